@@ -10,7 +10,6 @@ from repro.cli.answers import print_answer, same
 from repro.cli.largest import cut_text
 from repro.cli.options import named_by_flags, parse
 from repro.cli.source import Chosen, PredictOptions, chosen, this_machine
-from repro.costs.error_bars import range_text, step_error
 from repro.costs.units import parse_bytes
 from repro.harness import catalog
 from repro.harness.sizes import in_blocks
@@ -22,10 +21,13 @@ if TYPE_CHECKING:
     from repro.harness.predict import Prediction
 
 # Questions, and the options that only some of them have.
-_DEVICE = {"device", "link", "memory", "results"}
+_DEVICE = {"device", "link", "node", "memory", "results"}
 _TAKES = {
     "with --largest": {"largest", "K", "M", "schedule", "checkpoint"},
-    "with --K": {"K", "M", "D", "schedule", "stages_per_rank", "checkpoint", *_DEVICE},
+    "with --K": {
+        *("K", "cut", "M", "micro_batch", "D", "schedule", "stages_per_rank", "checkpoint"),
+        *_DEVICE,
+    },
     "without --K": {"devices", "top", *_DEVICE},
 }
 _OF_ALL = {"model", "model_args", "N", "optimizer", "json"}
@@ -63,7 +65,7 @@ class Found:
         return self.plain if is_plain else best
 
     def row(self, plan: "Prediction") -> dict[str, Any]:
-        spec, error = plan.spec, step_error(self.of.source.durations)
+        spec, error = plan.spec, self.of.source.error
         low, high = error.ends(plan.step_s) if error else (None, None)
         alone = self.one_stage.get(spec.M)
         parts = plan.parts if self.breakdown else {}
@@ -137,7 +139,9 @@ def main(arguments: list[str]) -> int:
         "on": of.on,
         "memory": memory and f"{size(memory)} of each device",
         "plans": [_cells(row, of.model.unit) for row in (fields["plain"], *fields["plans"])],
-        "range": None if of.waits else range_text(of.source.durations),
+        "range": None
+        if of.waits
+        else str(of.source.error or f"not known: {of.source.why_no_error}"),
         "assumed": "I and W take half of a backward each" if options.schedule == "zb-h1" else None,
         "answer": fields["answer"],
         "measure it": None if of.waits or options.K else _sweep(found.best),
@@ -176,6 +180,8 @@ def _check(options: PredictOptions) -> None:
         if is_given and field.name not in _OF_ALL | _TAKES[question]:
             flag = field.name.replace("_", "-")
             raise ValueError(f"--{flag}: has no meaning {question}; leave it out")
+    if options.M and options.micro_batch:
+        raise ValueError("--micro-batch: has no meaning with --M; leave one out")
     if not options.model:
         raise ValueError("model: name one; try `repro predict transformer --device v100 --K 4`")
 
@@ -187,7 +193,8 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     from repro.models import BUILDERS
 
     default = [M for M in (1, 4, 32) if options.N % (options.D * M) == 0] or [1]
-    Ms = list(dict.fromkeys(options.M)) or default
+    Ms = list(dict.fromkeys(options.M or _counts(options))) or default
+    _check_cut(options, len(of.model.layers))
     with named_by_flags(_TAKES["with --K"] | _OF_ALL):
         specs = sweep(
             model=of.model.name,
@@ -200,13 +207,36 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
         )
         for spec in specs:
             spec.check_depth(len(of.model.layers))
-    steps = {(spec.K, spec.M): predict(spec, of.source) for spec in specs}
+    steps = {
+        (spec.K, spec.M): predict(spec, of.source, options.cut if spec.K > 1 else ())
+        for spec in specs
+    }
     plans = [steps[pair] for pair in dict.fromkeys(product(options.K, Ms))]
     for counts in {plan.counts for plan in plans if options.model not in BUILDERS}:
         refuse_shared(of.model.layers, counts)
     plain = predict(specs[0].model_copy(update=PLAIN), of.source)
     of.warn(options.K, [options.N, *(options.N // options.D // M for M in Ms)])
     return Found(of, plain, plans, {M: steps[1, M] for M in Ms}, memory, options.json)
+
+
+def _counts(options: PredictOptions) -> list[int]:
+    """Numbers of micro-batches of the given sizes."""
+    replica = options.N // options.D
+    for examples in options.micro_batch:
+        if examples < 1 or replica % examples:
+            raise ValueError(
+                f"--micro-batch {examples}: allowed is a divisor of a replica's {replica} examples"
+            )
+    return [replica // examples for examples in options.micro_batch]
+
+
+def _check_cut(options: PredictOptions, layers: int) -> None:
+    cut, stages = options.cut, options.K[0] * (options.stages_per_rank or 1)
+    if cut and (len(options.K) > 1 or len(cut) != stages or sum(cut) != layers or min(cut) < 1):
+        raise ValueError(
+            f"--cut {' '.join(map(str, cut))}: needs a single --K, and a positive number of layers "
+            f"for each of its stages; their sum is {layers}"
+        )
 
 
 def _search(options: PredictOptions, of: Chosen, memory: int | None) -> Found:

@@ -14,7 +14,6 @@ from annotated_types import Interval
 
 from repro.cli.options import MiniBatch
 from repro.costs import device
-from repro.costs.error_bars import BUSY
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import contention, machine
 from repro.harness.catalog import pairs
@@ -47,8 +46,12 @@ class PredictOptions:
     """arguments of the model, such as L=24"""
     K: tuple[int, ...] = ()
     """numbers of devices, which have one stage each, or --stages-per-rank of them"""
+    cut: tuple[int, ...] = ()
+    """layers of each stage of a single K; by default the cut that is even in time"""
     M: tuple[int, ...] = ()
     """numbers of micro-batches; by default 1, 4 and 32, with --largest 32"""
+    micro_batch: tuple[int, ...] = ()
+    """sizes of micro-batches, instead of --M"""
     N: MiniBatch = DEFAULT_N
     """mini-batch, over all replicas"""
     D: int = 1
@@ -66,6 +69,8 @@ class PredictOptions:
     machine, on which the layers are timed first, and the times kept"""
     link: float | None = None
     """10^9 bits per second between devices, without latency, instead of the device's own link"""
+    node: Annotated[int | None, Interval(ge=1, le=2**16)] = None
+    """devices of a node, if the profile has a link between nodes; by default as in the profile"""
     results: Path = Path("results")
     """folder in which --device here keeps layer times"""
     memory: str | None = None
@@ -133,9 +138,8 @@ def chosen(options: PredictOptions, processes: int | None, N: int) -> Chosen:
     if options.device is None:
         raise ValueError("--device: name one; try --device v100, or --device here")
     profile = device.load(tilde_to_home(options.device))
-    source = Roofline(profile, model, options.optimizer, link)
-    counted = "" if source.stored == 1 else "; memory is counted in float32"
-    on, memory = f"{profile.title}, {profile.precision}{counted}", int(profile.memory.value)
+    source = Roofline(profile, model, options.optimizer, link, node=options.node)
+    on, memory = f"{profile.title}, {profile.precision}", int(profile.memory.value)
     return Chosen(model, args, source, on, profile=options.device, memory=memory)
 
 
@@ -177,7 +181,8 @@ def _timed_here(
     model = build(name, **tilde_to_home(args))
     source = Calibrated(kept.calibration, model, options.optimizer, _link(options.link))
     if busy:
-        source.durations = BUSY
+        source.error = None
+        source.why_no_error = "other processes computed while the layers were timed"
     on = f"{at}; layers timed on {kept.date}" + ("" if busy else f", kept in {path}")
     # Several processes may share a GPU.
     memory = here.memory // math.ceil(K / here.count) or None

@@ -10,6 +10,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, StrictBool, StrictStr, ValidationError
 
+from repro.costs.error_bars import DATA_SHEET, ErrorBar, step_error
+from repro.costs.links import Links
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.io.explain import explain
 from repro.io.untrusted import did_you_mean, from_json, read_text, short
@@ -62,6 +64,21 @@ class Rate(_Sourced, frozen=True):
         return self.peak * self.attainable
 
 
+class Nodes(BaseModel, frozen=True, extra="forbid"):
+    """Devices in nodes; without it all devices are in one node."""
+
+    devices: Amount  # of a node
+    bytes_per_second: Rate  # from a node to others, one way; its devices share it
+    latency_s: Amount  # seconds of a message to another node besides its transfer
+
+
+class Validation(_Sourced, frozen=True):
+    """How far off steps by a profile were that are not in its fit, nine of ten of them."""
+
+    factor: Annotated[Number, Field(ge=1, le=100)]
+    steps: Annotated[int, Field(strict=True, ge=1)]
+
+
 _NO_HALF = Amount(value=0, source="assumption: rates do not depend on the work")
 _HOST_IS_FREE = Amount(value=0, source="assumption: the device never waits for its host")
 _FLOAT32 = Amount(value=4, source="float32, in which our models store")
@@ -77,7 +94,7 @@ class Device(BaseModel, frozen=True, extra="forbid"):
     matmul_flops: Rate  # of matrix products and convolutions; a multiply-add counts as two
     other_flops: Rate  # elements per second of every other operator
     bytes_per_second: Rate  # of its memory
-    link_bytes_per_second: Rate  # to a neighbouring stage, one way
+    link_bytes_per_second: Rate  # to another device of its node, one way
     launch_s: Amount  # seconds that each operator takes besides its work
     memory: Amount  # bytes
     tile: Tile
@@ -95,6 +112,8 @@ class Device(BaseModel, frozen=True, extra="forbid"):
     host_s: Amount = _HOST_IS_FREE
     # Of what operators move and messages carry; memory and updates are counted in float32.
     element_bytes: Amount = _FLOAT32
+    nodes: Nodes | None = None
+    validation: Validation | None = None
 
     @classmethod
     def of(cls, value: object) -> "Device":
@@ -104,16 +123,35 @@ class Device(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(explain(error, cls)) from None
 
     @property
-    def is_fitted(self) -> bool:
-        """Whether its rates are fitted to what was timed, and not those of a data sheet."""
-        return "fitted to" in self.matmul_flops.attainable_source
+    def error(self) -> ErrorBar | None:
+        """Of a step by this profile; None where no such step was compared with a measured one."""
+        if self.validation is not None:
+            return ErrorBar(
+                self.validation.factor, f"{self.validation.steps} {self.validation.source}"
+            )
+        is_fitted = "fitted to" in self.matmul_flops.attainable_source
+        return None if is_fitted else step_error(DATA_SHEET)
 
     @property
     def link(self) -> LinkSpeed:
-        """To a neighbouring stage, one way."""
+        """To another device of its node, one way."""
         return LinkSpeed(
             self.link_latency_s.value, self.link_bytes_per_second.value, self.link_overlap.value
         )
+
+    def links(self, node: int | None = None) -> Links:
+        """Links of devices in nodes of `node` devices; by default as the profile has them."""
+        if self.nodes is None:
+            if node is not None:
+                raise ValueError(
+                    f"node={node}: the profile {self.name} has no link between nodes; try a100, or "
+                    "a .json file with 'nodes'"
+                )
+            return Links(self.link)
+        node = node or round(self.nodes.devices.value)
+        share = self.nodes.bytes_per_second.value / node
+        between = LinkSpeed(self.nodes.latency_s.value, share, self.link_overlap.value)
+        return Links(self.link, between, node)
 
 
 def names() -> list[str]:

@@ -12,9 +12,6 @@ from typing import Any
 FILE = Path(__file__).with_suffix(".json")
 # Where the durations of layers come from.
 DATA_SHEET, CALIBRATED = "data sheet", "calibration"
-BUSY = "calibration of a busy machine"
-
-
 _KNOWN: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 # Nine of ten published ratios of two steps were predicted within 1 / RATIO and RATIO times theirs.
 RATIO: float = _KNOWN["ratio"]["factor"]
@@ -40,18 +37,8 @@ class ErrorBar:
         )
 
 
-def step_error(durations: str) -> ErrorBar | None:
-    """Of a step by durations of this origin; None where no such step was ever compared."""
-    if durations not in (DATA_SHEET, CALIBRATED):
-        return None
+def step_error(durations: str) -> ErrorBar:
+    """Of a step by durations of this origin."""
     known = _KNOWN[durations]
     ratio = RATIO if durations == DATA_SHEET else None
     return ErrorBar(known["factor"], f"{known['steps']} {known['source']}", ratio)
-
-
-def range_text(durations: str) -> str:
-    """The range of a step by durations of this origin, for a user."""
-    if durations == BUSY:
-        return "not known: other processes computed on this machine while the layers were timed"
-    known = step_error(durations)
-    return str(known or "not known: no step by such a profile was compared with a measured one")

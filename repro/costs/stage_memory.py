@@ -56,6 +56,17 @@ class StageMemory:
     def total(self) -> int:
         return sum(self.kinds)
 
+    def stored_in(self, element_bytes: float) -> "StageMemory":
+        """The same memory where elements have so many bytes, and not the 4 of float32.
+
+        The optimizer's state stays in float32, in which it then has a copy of the parameters too.
+        """
+        if element_bytes == 4:
+            return self
+        kinds = [round(size * element_bytes / 4) for size in self.kinds]
+        kinds[OPTIMIZER] = self.kinds[OPTIMIZER] + self.kinds[PARAMETERS]
+        return StageMemory(tuple(kinds), self.at)
+
     @property
     def by_kind(self) -> Mapping[str, int]:
         return dict(zip(KINDS, self.kinds, strict=True))
@@ -70,11 +81,12 @@ class Ranks:
     inputs: Tree
     targets: Tree
     messages: Messages = Messages()
+    element_bytes: float = 4  # as for `StageMemory.stored_in`
 
     def peak(self, rank: int, *layers: range) -> StageMemory:
         """Of a rank whose stages have these layers."""
         walk = _Walk(self, rank, layers)
-        return self.counter.memory(walk.key, walk.find_peak)
+        return self.counter.memory(walk.key, walk.find_peak).stored_in(self.element_bytes)
 
     def peaks(self, balance: Sequence[int]) -> list[StageMemory]:
         """Of all ranks; `balance` has the number of layers of each stage."""

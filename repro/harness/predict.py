@@ -13,9 +13,10 @@ from repro.costs import device as devices
 from repro.costs import roofline
 from repro.costs.counter import Counter
 from repro.costs.device import Device
-from repro.costs.error_bars import CALIBRATED, DATA_SHEET
+from repro.costs.error_bars import CALIBRATED, ErrorBar, step_error
 from repro.costs.fake import mini_batch
 from repro.costs.fit import Tasks
+from repro.costs.links import Links
 from repro.costs.roofline import LayerTime
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe import breakdown
@@ -33,7 +34,7 @@ from repro.models import Model, build
 from repro.models.timed import TimedLayer
 from repro.simulate.calibration import Calibration
 from repro.simulate.stage_costs import FREE, StageCosts
-from repro.simulate.step import all_reduce_seconds, exposed_seconds, settle, simulate
+from repro.simulate.step import exposed_seconds, settle, simulate
 
 ALL_REDUCE = "all-reduce"  # seconds of a step with replicas that no span of its timeline shows
 
@@ -75,18 +76,19 @@ class Prediction:
 class Source:
     """What a model's layers cost; memory and parameters are counted on fake tensors.
 
-    `model` is None where only the times of its layers are known, and `link` is between two stages.
+    `model` is None where only the times of its layers are known, and `link` is between two devices.
     """
 
     memory: float | None = None  # bytes of a device; None where the layers are those of no device
-    stored = 1.0  # bytes of an element that is sent, over those of float32, in which is counted
-    durations = ""  # where they come from, by which their error is known (`costs.error_bars`)
+    element_bytes = 4.0  # of parameters, activations and messages
+    error: ErrorBar | None = None  # of a predicted step
+    why_no_error = "no step by such a profile was compared with a measured one"
 
     def __init__(
         self, model: Model | None, optimizer: str = "sgd", link: LinkSpeed | None = None
     ) -> None:
         self.model, self._optimizer, self._kind = model, optimizer, "cpu"
-        self.link = link or FREE
+        self.links = Links(link or FREE)
 
     def layers(self, n: int, checkpoint: str) -> Profile:
         raise NotImplementedError
@@ -95,7 +97,8 @@ class Source:
         raise NotImplementedError
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
-        return StageCosts.of(self.layers(n, spec.checkpoint), counts, self.link, *self.once(n))
+        link = self.links.of_group(spec.K)
+        return StageCosts.of(self.layers(n, spec.checkpoint), counts, link, *self.once(n))
 
     @cached_property
     def counter(self) -> Counter:
@@ -127,8 +130,8 @@ class Source:
         assert self.model is not None
 
         def by_time() -> Cost:
-            recompute = spec.checkpoint != "never"
-            return self.layers(n, spec.checkpoint).cost(self.link, recompute=recompute)
+            link, recompute = self.links.of_group(spec.K), spec.checkpoint != "never"
+            return self.layers(n, spec.checkpoint).cost(link, recompute=recompute)
 
         return counts_of(spec, self.model.layers, self.flops, by_time)
 
@@ -145,15 +148,12 @@ class Source:
         if self.model is None:
             return None
         peaks = [peak.total for peak in self._tasks(spec, n).peaks(counts)]
-        copies = self.parameter_bytes(spec, counts) if spec.D > 1 else [0] * spec.K
+        copies = self.gradient_bytes(spec, counts) if spec.D > 1 else [0] * spec.K
         return [peak + size for peak, size in zip(peaks, copies, strict=True)]
 
-    def parameter_bytes(self, spec: RunSpec, counts: Sequence[int]) -> list[int]:
-        """Bytes of the parameters of each rank, and so of their gradients.
-
-        Rank r holds the stages r, r + K, and so on.
-        """
-        layers = self._layer_bytes()
+    def gradient_bytes(self, spec: RunSpec, counts: Sequence[int]) -> list[int]:
+        """Bytes of the gradients of each rank, which holds the stages r, r + K, and so on."""
+        layers = [round(self.element_bytes / 4 * size) for size in self._layer_bytes()]
         stages = [sum(layers[n] for n in own) for own in stage_layers(counts)]
         return [sum(stages[rank :: spec.K]) for rank in range(spec.K)]
 
@@ -166,7 +166,8 @@ class Source:
 
     def _tasks(self, spec: RunSpec, n: int) -> Tasks:
         inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
-        return Tasks(self.counter, spec.make_schedule(), inputs, targets)
+        schedule = spec.make_schedule()
+        return Tasks(self.counter, schedule, inputs, targets, element_bytes=self.element_bytes)
 
 
 def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Prediction:
@@ -180,9 +181,10 @@ def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Predic
         raise ValueError(f"K={spec.K}, M={spec.M}: its layers take no time at all; give them some")
     exposed = 0.0
     if spec.D > 1:
-        gradients = source.parameter_bytes(spec, counts)
-        sent = (round(source.stored * size) for size in gradients)
-        sums = [all_reduce_seconds(size, spec.D, source.link) for size in sent]
+        sums = [
+            source.links.all_reduce_seconds(size, spec.D, stride=spec.K)
+            for size in source.gradient_bytes(spec, counts)
+        ]
         exposed = exposed_seconds(step.timeline, sums)
     return Prediction(spec, source, examples, counts, costs, step, exposed)
 
@@ -257,7 +259,7 @@ class Known(Source):
 class Calibrated(Source):
     """Layers with the times of a calibration; without a model only times are known."""
 
-    durations = CALIBRATED
+    error = step_error(CALIBRATED)
 
     def __init__(
         self,
@@ -274,7 +276,7 @@ class Calibrated(Source):
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         timed = self.calibration.beside_replicas(spec.D)
-        stages = partial(timed.stages, counts, n, spec.checkpoint, link=self.link)
+        stages = partial(timed.stages, counts, n, spec.checkpoint, link=self.links.within)
         if timed.alone is None:
             return stages()
         return settle(spec.make_schedule(), lambda overlap: stages(overlap=overlap))
@@ -295,12 +297,14 @@ class Roofline(Source):
         optimizer: str = "sgd",
         link: LinkSpeed | None = None,
         kind: str = "cpu",
+        node: int | None = None,
     ) -> None:
-        super().__init__(model, optimizer, link or device.link)
+        super().__init__(model, optimizer)
+        self.links = Links(link) if link else device.links(node)
         self.device, self._kind = device, kind
         self._times: dict[int, tuple[Sequence[LayerTime], LayerTime]] = {}  # n -> layers, loss
-        self.durations = "" if device.is_fitted else DATA_SHEET
-        self.memory, self.stored = device.memory.value, device.element_bytes.value / 4
+        self.error, self.memory = device.error, device.memory.value
+        self.element_bytes = device.element_bytes.value
 
     def times(self, n: int) -> tuple[Sequence[LayerTime], LayerTime]:
         if n not in self._times:

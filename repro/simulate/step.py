@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Schedule
 from repro.gpipe.schedule.replay import Crossing, Replayed, replay
 from repro.gpipe.schedule.timeline import Timeline
@@ -90,18 +89,6 @@ def _transfer(costs: StageCosts) -> float | Callable[[str, int], Crossing]:
         if size
     }
     return lambda kind, stage: crossings.get((kind, stage), Crossing())
-
-
-def all_reduce_seconds(size: int, replicas: int, link: LinkSpeed) -> float:
-    """Seconds of a ring all-reduce of so many bytes over D replicas.
-
-    Each replica sends 2 (D-1) messages, and 2 (D-1) / D of the bytes. Nothing else uses the links
-    meanwhile.
-    """
-    if replicas == 1:
-        return 0.0
-    messages = 2 * (replicas - 1)
-    return messages * (link.latency + size / replicas / link.bytes_per_second)
 
 
 def exposed_seconds(timeline: Timeline, all_reduce: Sequence[float]) -> float:

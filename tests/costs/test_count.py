@@ -144,6 +144,15 @@ def test_what_stays_is_known_by_hand():
     assert sum(kinds.values()) == stage.total
 
 
+def test_half_as_large_elements_leave_the_optimizer_a_float32_copy_of_the_parameters():
+    (stage,) = counted(micro_batches=16)
+    full, half = stage.by_kind, stage.stored_in(2).by_kind
+    assert half["optimizer"] == full["optimizer"] + full["parameters"]
+    for kind in full.keys() - {"optimizer"}:
+        assert half[kind] == full[kind] / 2
+    assert stage.stored_in(4) == stage
+
+
 def test_a_stage_in_the_middle_keeps_its_inputs_until_b_or_w():
     """1F1B keeps fewer than GPipe; with ZB-H1 and K=4 each stage keeps 4, as 1F1B's first does."""
     one = 4 * 8  # bytes of an example

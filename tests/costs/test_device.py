@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from repro.costs.device import load, names
+from repro.costs.links import Links
+from repro.gpipe.partition.layer_costs import LinkSpeed
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_figure_of_a_built_in_profile_has_its_source(name: str, tmp_path: Path):
     device = load(name)
     assert device.name == name
-    for key, number in device:
-        if key not in ("name", "title", "precision", "date"):
+    for key, number in (*device, *(device.nodes or ())):
+        if key not in ("name", "title", "precision", "date", "nodes") and number is not None:
             assert len(number.source) > 10, key
             assert "not looked up" not in str(number), key
     # What holds of every accelerator: it multiplies faster than it does anything else, and its
@@ -52,3 +54,30 @@ def test_a_mistake_in_a_file_is_one_line(place: tuple, value: object, text: str,
     with pytest.raises(ValueError, match=rf"mine\.json.*{text}") as caught:
         load(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_group_that_spans_nodes_takes_the_slower_link_and_sums_in_each_node_first():
+    fast, slow = LinkSpeed(1.0, 100.0), LinkSpeed(3.0, 10.0)
+    links = Links(fast, slow, node=4)
+    assert [links.of_group(K) for K in (2, 4, 5)] == [fast, fast, slow]
+    assert links.of_group(2, stride=2) == fast
+    assert links.of_group(2, stride=4) == slow
+    # Eight devices: rings of four for 800 bytes, then of two for a fourth of them.
+    assert links.all_reduce_seconds(800, 4) == 6 * (1 + 2)
+    assert links.all_reduce_seconds(800, 8) == 6 * (1 + 2) + 2 * (3 + 10)
+    # One device of each node, or two.
+    assert links.all_reduce_seconds(800, 2, stride=4) == 2 * (3 + 40)
+    assert links.all_reduce_seconds(800, 4, stride=2) == 2 * (1 + 4) + 2 * (3 + 20)
+    assert Links(fast).of_group(1000) == fast
+
+
+def test_devices_of_a_node_share_its_link_to_others():
+    a100 = load("a100")
+    eight, four = a100.links(), a100.links(node=4)
+    assert (eight.node, four.node) == (8, 4)
+    assert eight.between
+    assert four.between
+    assert four.between.bytes_per_second == 2 * eight.between.bytes_per_second
+    assert load("v100").links().of_group(1000) == load("v100").link
+    with pytest.raises(ValueError, match="node=4: the profile v100 has no link between nodes"):
+        load("v100").links(node=4)

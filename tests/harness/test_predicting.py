@@ -13,6 +13,7 @@ from torch import nn
 from repro.cli import source
 from repro.cli.main import main
 from repro.costs.device import load as load_device
+from repro.costs.links import Links
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import machine, runner
@@ -24,7 +25,7 @@ from repro.harness.schema import KeptLayers, TrainRound
 from repro.harness.spec import PLAIN, RunSpec
 from repro.harness.tasks.simulate import simulated
 from repro.models import build
-from repro.simulate.step import all_reduce_seconds, exposed_seconds
+from repro.simulate.step import exposed_seconds
 
 ARGS = {"L": 6, "d": 1024, "H": 4096, "heads": 8, "V": 64, "T": 128}
 LAYERS = ARGS["L"] + 2
@@ -287,7 +288,7 @@ def test_layers_are_timed_here_once_unless_the_machine_was_busy(tmp_path, monkey
 
 def test_the_sum_of_gradients_is_a_ring_s_and_only_its_end_is_exposed():
     link = LinkSpeed(latency=1e-3, bytes_per_second=1e6)
-    seconds = [all_reduce_seconds(10**6, D, link) for D in (1, 2, 4)]
+    seconds = [Links(link).all_reduce_seconds(10**6, D) for D in (1, 2, 4)]
     assert seconds == pytest.approx([0.0, 2e-3 + 1.0, 6e-3 + 1.5])
     # The last backwards of the stages end at 6 and at 4.
     timeline = Timeline((Span("B", 1, 0, 2.0, 4.0), Span("B", 0, 0, 4.0, 6.0)), stages=2)
