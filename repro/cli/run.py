@@ -133,7 +133,7 @@ class Session:
                     results,
                     self.reporter,
                     self._show_done,
-                    self._show_experiment,
+                    self._show_part,
                     allow_nonfinite=self.options.allow_nonfinite,
                 )
             finally:
@@ -187,24 +187,28 @@ class Session:
             run = recorded[planned.id]
             if any(loss is None for round_ in run.rounds for loss in round_.losses):
                 self.reporter.warn(f"{run.id}: loss is not finite")
-            # Simulated and counted runs are lines of one table, see `_show_experiment`.
+            # Simulated and counted runs are lines of one table, see `_show_part`.
             if run.fidelity in TIMED and self.options.wandb != "disabled":
                 self._mirror(log_run, results, run, self.options.results)
 
-    def _show_experiment(self, plan: Plan, rounds: int, seconds: float) -> None:
-        self._answer(plan, f" ({duration(seconds)})")
-        options, of = self.options, plan.experiment
-        if rounds and options.wandb != "disabled":
-            results, place = of_journals([plan.journal]), plan.journal.place
+    def _show_part(self, part: Plan, seconds: float, following: Sequence[Plan]) -> None:
+        more = any(each.journal is part.journal for each in following)
+        self._answer(part, f" ({duration(seconds)})", "; its measured steps follow" * more)
+        options = self.options
+        if not more and options.wandb != "disabled":
+            results, place = of_journals([part.journal]), part.journal.place
             self._mirror(log_experiment, results, place, options.results)
         if options.plots:
             with self._going_on("the page is not renewed"):
                 page = self._renew(options.plots)
-                if page.beyond and (of.paper or of.neurips):
-                    complete = f"the paper's exhibits are complete at {page.path}"
-                    self.reporter.say(f"{complete}; {page.beyond}; Ctrl-C is fine now")
+                if part.is_of_paper and following and not any(p.is_of_paper for p in following):
+                    self.reporter.say(
+                        f"the paper's exhibits are complete at {page.path}; what follows compares "
+                        f"with other methods and libraries ({len(following)} more); Ctrl-C is fine "
+                        "now"
+                    )
 
-    def _answer(self, plan: Plan, took: str = "") -> None:
+    def _answer(self, plan: Plan, took: str = "", then: str = "") -> None:
         """Print what an exhibit shows, on one line. Runs of one's own get a table at the end."""
         if plan.experiment.minutes:
             name, text = plan.experiment.name, ""
@@ -212,7 +216,7 @@ class Session:
                 from repro.report import verdicts  # matplotlib takes a second to load
 
                 text = verdicts.answer(verdicts.claims_of(of_journals([plan.journal]), name))
-            self.reporter.say(f"{name}{took}: {text or closing.answer(plan)}")
+            self.reporter.say(f"{name}{took}: {text or closing.answer(plan)}{then}")
 
     def _renew(self, plots: Path) -> "Page":
         """Write the page of all results that are there now."""

@@ -97,6 +97,10 @@ class Plan:
         return rounds
 
     @property
+    def is_of_paper(self) -> bool:
+        return bool(self.experiment.paper or self.experiment.neurips)
+
+    @property
     def outstanding(self) -> list[PlannedRun]:
         return [
             run

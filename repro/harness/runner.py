@@ -42,8 +42,8 @@ DEADLINES: dict[Scale, float] = {
 
 # Shows runs of a group that have all their rounds now.
 ShowDone = Callable[[Plan, Sequence[PlannedRun]], None]
-# Shows an experiment of which so many rounds were recorded, in so many seconds.
-ShowExperiment = Callable[[Plan, int, float], None]
+# Shows a part of an experiment that took so many seconds; also gets the parts that follow.
+ShowPart = Callable[[Plan, float, Sequence[Plan]], None]
 
 
 def measure(
@@ -51,7 +51,7 @@ def measure(
     results: Path,
     reporter: ProgressReporter,
     show_done: ShowDone,
-    show_experiment: ShowExperiment,
+    show_part: ShowPart,
     *,
     allow_nonfinite: bool = False,
 ) -> None:
@@ -71,12 +71,28 @@ def measure(
         if any(run.missing and run.spec.fidelity in TIMED for run in runs):
             reporter.load(watch.share())
         reporter.begin(todo)
-        for plan in todo:
-            before, began = len(plan.journal.rounds), time.monotonic()
-            for group in plan.experiment.groups:
-                GroupRun(plan, group.name, crew, reporter, show_done, allow_nonfinite).measure()
-            rounds = len(plan.journal.rounds) - before
-            show_experiment(plan, rounds, time.monotonic() - began)
+        parts = in_parts(todo)
+        for number, part in enumerate(parts, start=1):
+            began = time.monotonic()
+            for group in part.experiment.groups:
+                GroupRun(part, group.name, crew, reporter, show_done, allow_nonfinite).measure()
+            show_part(part, time.monotonic() - began, parts[number:])
+
+
+def in_parts(plans: Sequence[Plan]) -> list[Plan]:
+    """The plans in the order of measurement, in which an exhibit of the paper may be two parts.
+
+    All that is counted, simulated or emulated comes first, the shortest exhibit at the beginning:
+    nearly all verdicts rest on it, and it takes a few minutes.
+    """
+    first, then = [], []
+    for plan in plans:
+        measured = {run.group for run in plan.runs if run.spec.fidelity == "measured"}
+        early = [run for run in plan.runs if plan.is_of_paper and run.group not in measured]
+        first.append(replace(plan, runs=tuple(early)))
+        then.append(replace(plan, runs=tuple(run for run in plan.runs if run not in early)))
+    first.sort(key=lambda plan: plan.experiment.minutes.get(plan.scale, 0.0))
+    return [part for part in (*first, *then) if part.outstanding]
 
 
 def prepare(plan: Plan) -> None:

@@ -50,7 +50,6 @@ class Page:
     def __init__(self, plots: Path) -> None:
         self.plots, self.path = plots, plots / "report.html"
         self.claims: dict[str, list[Claim]] = {}  # by experiment; none without a number of ours
-        self.beyond = ""  # what follows once the paper's exhibits are there
         self.sections: dict[str, Section] = {}  # by experiment, as they were made last
         self._keys: dict[str, Any] = {}  # of what they were made
 
@@ -106,7 +105,6 @@ class Page:
         own = claims is None and 0 < len(sections) + len(still) <= 2  # a few experiments are named
         titles = [*(each["title"] for each in sections), *(each["name"] for each in still)]
         papers = of_paper(results)
-        self.beyond = _beyond(every, papers)
         folder = Path(__file__).parent
         return rendered(
             folder / "template.html.j2",
@@ -121,7 +119,7 @@ class Page:
             banner=_banner(results, sections),
             tiny=all(run.scale == "smoke" for run in results.runs),
             still=", ".join(section["name"] for section in still),
-            beyond=self.beyond,
+            beyond=_beyond(every, papers),
             sections=sections,
             absent=[command for section in absent for command in section["commands"]],
             fidelities={n: t for n, t in texts.FIDELITIES.items() if claims or n != "quoted"},

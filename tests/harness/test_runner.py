@@ -18,7 +18,7 @@ from repro.harness.job import Job, Outcome
 from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import Results, load
-from repro.harness.spec import Experiment
+from repro.harness.spec import Experiment, Group
 from repro.report import page
 from repro.report.tables import rounds as rounds_table
 
@@ -154,7 +154,10 @@ def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_p
 
 
 def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: Path, monkeypatch):
-    """Of every experiment a tiny one. A page that fails, as the second, stops nothing."""
+    """Of every experiment a tiny one, of bubble two parts, of which the simulated one comes first.
+
+    A page that fails, as the second, stops nothing.
+    """
     made: list[str] = []
     seen: list[str] = []
     section_of, write = page.section_of, page.Page.write
@@ -179,25 +182,33 @@ def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: P
     for name in ORDER:
         of = experiment(spec(1, 1), *([spec(2, 1)] if name == "bubble" else []), rounds=1)
         paper = "" if name in ORDER[-6:] else "a table"
+        simulated = spec(2, 2, fidelity="simulated", profile="v100")
+        early = [Group(name="early", runs=(simulated,))] if name in ("bubble", ORDER[-1]) else []
         of = of.model_copy(update={"name": name, "paper": paper, "minutes": {"smoke": 1.0}})
+        of = of.model_copy(update={"groups": (*of.groups, *early)})
         plans.append(plan.make(of, "smoke", MACHINE, results))
     assert session.run(lambda: plans) == 0
     session.say_where()
 
     still = [re.findall(r"Not measured yet: (.+?)\.<", html) for html in seen]
-    assert still == [*([", ".join(ORDER[done:])] for done in range(1, len(ORDER))), [], []]
+    later = [name for name in ORDER if name != "bubble"]
+    left = [", ".join(later[done:]) for done in range(len(later))]
+    assert still == [*([names] for names in [*left[:4], *left[3:]]), [], []]
     complete = ["exhibits are complete" in html for html in seen]
-    assert complete == [False] * 10 + [True] * 6 + [False] * 2
-    assert made.count("consistency") == 1, "what has not changed is not made again"
+    assert complete == [False] * 11 + [True] * 6 + [False] * 2
+    assert made.count("consistency") == 2, "what has not changed is not made again"
     printed, address = out.getvalue().splitlines(), plots / "report.html"
     answers = [line for line in printed if re.match(r"\w+ \(\d+ s\): transformer, measured", line)]
     assert [line.split()[0] for line in answers] == [*ORDER]
-    assert [line for line in printed[1:] if line not in answers] == [
-        f"page: {address}, renewed after each exhibit; log: {reporter.log_file}",
+    first, early, *others = [line for line in printed[1:] if line not in answers]
+    assert first == f"page: {address}, renewed after each exhibit; log: {reporter.log_file}"
+    assert early.startswith("bubble (1 s): transformer, simulated, ")
+    assert early.endswith("; its measured steps follow")
+    assert others == [
         "warning: the page is not renewed: ZeroDivisionError: no figure",
         f"the paper's exhibits are complete at {address}; what follows compares with other methods "
         "and libraries (6 more); Ctrl-C is fine now",
-        f"passed: 18 of 18 runs are done; page: {address}",
+        f"passed: 20 of 20 runs are done; page: {address}",
     ]
     assert "no figure" in reporter.log_file.read_text("utf-8")
 
