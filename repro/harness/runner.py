@@ -23,7 +23,7 @@ from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
-from repro.harness.spec import TIMED, WHOLE_WORLD, Scale
+from repro.harness.spec import TIMED, WHOLE_WORLD, RunSpec, Scale
 from repro.harness.tasks.emulate import prepare as prepare_emulation
 from repro.harness.tasks.fit_search import Search
 from repro.io import signals
@@ -82,17 +82,21 @@ def measure(
 def in_parts(plans: Sequence[Plan]) -> list[Plan]:
     """The plans in the order of measurement, in which an exhibit of the paper may be two parts.
 
-    All that is counted, simulated or emulated comes first, the shortest exhibit at the beginning:
-    nearly all verdicts rest on it, and it takes a few minutes.
+    Trainings and measured steps come last. Nearly all verdicts rest on what comes first, the
+    shortest exhibit at the beginning: it takes a few minutes.
     """
     first, then = [], []
     for plan in plans:
-        measured = {run.group for run in plan.runs if run.spec.fidelity == "measured"}
-        early = [run for run in plan.runs if plan.is_of_paper and run.group not in measured]
+        late = {run.group for run in plan.runs if _is_late(run.spec)}
+        early = [run for run in plan.runs if plan.is_of_paper and run.group not in late]
         first.append(replace(plan, runs=tuple(early)))
         then.append(replace(plan, runs=tuple(run for run in plan.runs if run not in early)))
     first.sort(key=lambda plan: plan.experiment.minutes.get(plan.scale, 0.0))
     return [part for part in (*first, *then) if part.outstanding]
+
+
+def _is_late(spec: RunSpec) -> bool:
+    return spec.task == "learn" or (spec.timed and spec.fidelity == "measured")
 
 
 def prepare(plan: Plan) -> None:

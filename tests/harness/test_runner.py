@@ -203,7 +203,7 @@ def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: P
     first, early, *others = [line for line in printed[1:] if line not in answers]
     assert first == f"page: {address}, renewed after each exhibit; log: {reporter.log_file}"
     assert early.startswith("bubble (1 s): transformer, simulated, ")
-    assert early.endswith("; its measured steps follow")
+    assert early.endswith("; its measured runs follow")
     assert others == [
         "warning: the page is not renewed: ZeroDivisionError: no figure",
         f"the paper's exhibits are complete at {address}; what follows compares with other methods "
