@@ -24,23 +24,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
+from repro import __version__
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.job import Measured
 from repro.harness.machine import Machine, commit, environment
-from repro.harness.schema import EnvironmentEvent, Event, PlanEvent, RoundEvent, StatusEvent
+from repro.harness.schema import EnvironmentEvent, Event, PlanEvent, RoundEvent, Spans, StatusEvent
 from repro.harness.spec import Experiment, RunSpec, Scale
 from repro.io.explain import explain
 from repro.io.files import write
 from repro.io.redact import redact
-from repro.io.untrusted import LARGE, read_bytes, refuse_links
+from repro.io.untrusted import LARGE, read_bytes, refuse_links, short
 
 NAME, TIMELINES = "journal.jsonl", "timelines"
 REMEDY = "restore it from a copy, or move it away and measure its runs again"
 _LARGEST = 2**32  # bytes of a journal
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True))
-_OF_SPANS = ("kind", "stage", "micro_batch", "step", "start", "end")  # columns of their files
 _DIGITS = 32  # of a digest
 _SEAL = len(',"digest":""}') + _DIGITS
 
@@ -80,6 +81,7 @@ class Journal:
         self._numbers: dict[str, int] = {}  # group -> its last round
         self._spans: dict[str, str] = {}  # run -> digest of the file with its spans
         self._environment: dict[str, Any] = {}
+        self._writer = ""  # version that wrote the newest plan; empty if that is not recorded
         self._size, self._seal = 0, b""  # of the lines that count, and the end of the last one
         refuse_links(self.root, self.path, folder / TIMELINES, *folder.glob(f"{TIMELINES}/*"))
         self._read()
@@ -103,9 +105,12 @@ class Journal:
         return self.about.runs if self.about else {}
 
     def spec(self, run: str) -> RunSpec:
-        spec = self._specs[run]
+        spec = self._specs.get(run, {})
         if not isinstance(spec, RunSpec):
-            spec = self._specs[run] = RunSpec(**spec)
+            try:
+                spec = self._specs[run] = RunSpec(**spec)
+            except ValueError as error:
+                raise self._unreadable(f"{short(run)}: {error}") from None
         return spec
 
     def rounds_of(self, run: str) -> Sequence[RoundEvent]:
@@ -123,11 +128,15 @@ class Journal:
             packed = read_bytes(path, LARGE, within=self.root)
             if _digest(packed) != self._spans[run]:
                 raise ValueError("it is not as it was written")
-            columns = json.loads(_unpacked(packed))
-            rows = zip(*columns.values(), strict=True)
-            spans = tuple(Span(**dict(zip(columns, row, strict=True))) for row in rows)
+            columns = Spans.model_validate_json(_unpacked(packed))
+            rows = zip(*(getattr(columns, name) for name in Span._fields), strict=True)
+            spans = tuple(map(Span._make, rows))
+            if any(span.stage >= spec.total_stages for span in spans):
+                raise ValueError(f"a span is of no stage; there are {spec.total_stages}")
             return Timeline(spans, spec.total_stages, spec.stages_per_rank or 1)
-        except (ValueError, TypeError, AttributeError, EOFError, OSError) as error:
+        except ValidationError as error:
+            raise ValueError(f"{path}: {explain(error, Spans)}; {REMEDY}") from None
+        except (ValueError, EOFError, OSError) as error:
             raise ValueError(f"{path}: {error}; {REMEDY}") from None
 
     def plan(
@@ -154,13 +163,15 @@ class Journal:
         }
         event = PlanEvent(
             **redact(experiment.model_dump(mode="json", exclude={"groups"})),
+            written_by=_own_version(),
             identity=identity,
             commands=list(dict.fromkeys(map(redact, commands))),
             runs=runs | {run: group for run, (group, _) in specs.items()},
             specs={run: s.plain() for run, (_, s) in specs.items() if run not in self._specs},
         )
-        known = self.about and self.about.model_dump(exclude={"specs"})
-        if event.specs or event.model_dump(exclude={"specs"}) != known:
+        other = {"specs", "written_by"}
+        known = self.about and self.about.model_dump(exclude=other)
+        if event.specs or event.model_dump(exclude=other) != known:
             self.append(event)
 
     def set_status(self, statuses: Mapping[str, Status]) -> None:
@@ -264,12 +275,30 @@ class Journal:
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
         self._size = raw.rfind(b"\n") + 1
-        for number, line in enumerate(raw[: self._size].split(b"\n")[:-1], start=1):
+        for number, line in enumerate(io.BytesIO(raw[: self._size]), start=1):
+            body, seal = line[: -_SEAL - 1], line[-_SEAL - 1 : -1]
+            if seal[-_DIGITS - 2 : -2].decode("latin-1") != _digest(self._seal + body):
+                raise ValueError(
+                    f"{self.path}: line {number} is not as it was written, or one before it is "
+                    f"missing; {REMEDY}"
+                )
+            self._seal = seal
             try:
-                self._apply(_event(line, self._seal))
-            except ValueError as error:
-                raise ValueError(f"{self.path}: line {number} {error}; {REMEDY}") from None
-            self._seal = line[-_SEAL:]
+                fields = from_json(body + b"}")
+                if "written_by" in fields:
+                    self._writer = short(fields["written_by"], quote=False)
+                self._apply(_EVENT.validate_python(fields))
+            except ValidationError as error:
+                raise self._unreadable(f"line {number}: {explain(error, PlanEvent)}") from None
+            except (ValueError, TypeError) as error:
+                raise self._unreadable(f"line {number} is no event ({error})") from None
+
+    def _unreadable(self, what: str) -> ValueError:
+        """The error for what is as it was written, but means nothing to this version."""
+        remedy = REMEDY
+        if self._writer not in ("", own := _own_version()):
+            remedy = f"version {self._writer} wrote it, this is {own}: update, or {REMEDY}"
+        return ValueError(f"{self.path}: {what}; {remedy}")
 
     def _apply(self, event: Event) -> None:
         if isinstance(event, PlanEvent):
@@ -319,16 +348,8 @@ def _line(event: Event, before: bytes) -> tuple[bytes, bytes]:
     return body + seal + b"\n", seal
 
 
-def _event(line: bytes, before: bytes) -> Event:
-    body, seal = line[:-_SEAL], line[-_SEAL:]
-    if seal[-_DIGITS - 2 : -2].decode("latin-1") != _digest(before + body):
-        raise ValueError("is not as it was written, or one before it is missing")
-    try:
-        return _EVENT.validate_python(json.loads(body + b"}"))
-    except ValidationError as error:
-        raise ValueError(explain(error, PlanEvent)) from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"is no event of this version ({error})") from None
+def _own_version() -> str:
+    return f"{__version__} ({commit()})"
 
 
 def _file_name(run: str, digest: str) -> str:
@@ -340,7 +361,7 @@ def _digest(raw: bytes) -> str:
 
 
 def _packed(timeline: Timeline) -> bytes:
-    columns = {name: [getattr(span, name) for span in timeline.spans] for name in _OF_SPANS}
+    columns = {name: [getattr(s, name) for s in timeline.spans] for name in Spans.model_fields}
     text = json.dumps(columns, separators=(",", ":"), allow_nan=False)
     return gzip.compress(text.encode(), mtime=0)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -26,6 +27,11 @@ def _printable(text: str) -> str:
     return text
 
 
+def _moment(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
+
+
 def _null_if_not_finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: null replaces a number that was not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -39,6 +45,8 @@ Measure = Annotated[float | None, BeforeValidator(_null_if_not_finite)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]
 # A text that the terminal shows.
 Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]
+Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class _Recorded(BaseModel):
@@ -223,6 +231,23 @@ def round_record(value: Mapping[str, Any]) -> RoundRecord:
         raise ValueError(explain(error, TrainRound)) from None
 
 
+def _checked(value: Any) -> Any:
+    """A record as plain values, of which most readers need a few, if it is one."""
+    round_record(value)
+    return value
+
+
+class Spans(_Recorded):
+    """The spans of a step, as the columns of their file."""
+
+    kind: list[str]
+    stage: list[Count]
+    micro_batch: list[int]
+    step: list[int]
+    start: list[float]
+    end: list[float]
+
+
 class PlanEvent(_Recorded):
     """The runs of an experiment from now on; the fields after the first are the experiment's."""
 
@@ -234,6 +259,7 @@ class PlanEvent(_Recorded):
     neurips: str
     deviations: list[str]
     version: int
+    written_by: str = ""  # version and commit of this package; empty in old journals
     identity: dict[str, str]  # of the machine; ids of timed runs depend on it and on the version
     commands: list[str]  # what a user types to measure these runs
     runs: dict[Name, Name]  # run -> group
@@ -252,15 +278,15 @@ class RoundEvent(_Recorded):
     """A finished round of a group."""
 
     event: Literal["round"] = "round"
-    round: str  # its id, `<group>-<number>`
+    round: Annotated[str, Field(pattern=r"-[0-9]+$")]  # its id, `<group>-<number>`
     group: str
     commit: str  # of the code
-    started: str  # ISO 8601 with time zone
-    ended: str
+    started: Moment
+    ended: Moment
     # Share of the usable cores that other processes took, see `harness.contention`.
     load: Annotated[float, Field(ge=0, le=1)] | None
-    records: dict[Name, Any]  # run -> its record as plain values, see `round_record`
-    spans: dict[str, str]  # run -> digest of the file with the spans of its median step
+    records: dict[Name, Annotated[Any, AfterValidator(_checked)]]  # run -> its record
+    spans: dict[Name, Digest]  # run -> digest of the file with the spans of its median step
     done: list[str]  # the runs that have all their rounds with this one
     replacing: list[str]  # the runs whose earlier rounds do not count any more
     # Runs that were measured step against step by one set of processes: step i of each is block i.
@@ -271,7 +297,7 @@ class StatusEvent(_Recorded):
     """Statuses that changed: run -> [word, reason]."""
 
     event: Literal["status"] = "status"
-    status: dict[str, list[str]]
+    status: dict[str, Annotated[list[str], Field(min_length=1, max_length=2)]]
 
 
 # A line, see `harness.journal`.

@@ -42,6 +42,7 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
         usual = [spec for spec in specs if spec.control is None] or specs
         arguments, named = _varied_arguments(usual), varied(usual, _NAMED)
         data = [", ".join(spec.training.data) if spec.training else "" for spec in specs]
+        differ = len(set(data)) > 1
         for run, spec, trained_on in zip(members, specs, data, strict=True):
             settings = {n: value for n, value in spec.model_args.items() if n in arguments}
             values = {name: getattr(spec, name) for name in named}
@@ -52,7 +53,7 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
                 settings = {"arm": spec.training.arm, "seed": spec.seed}
                 if spec.training.tuning:
                     settings["tried rate"] = spec.training.recipe["lr"]
-            elif len(set(data)) > 1:
+            elif differ:
                 settings["data"] = trained_on
             texts[run] = ", ".join(
                 f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()

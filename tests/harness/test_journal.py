@@ -1,8 +1,10 @@
 """The journal: what comes back, what a kill, an edit or a full disk leaves, and how it goes on."""
 
+import gzip
+import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.harness.frame import all_runs
-from repro.harness.journal import NAME, Journal
+from repro.harness.journal import NAME, Journal, _digest
 from repro.harness.results import load
 from repro.io import files, lock
 
@@ -103,6 +105,63 @@ def test_an_edited_line_is_named(recorded: Path, tmp_path_factory, data: st.Data
             command(results)
         assert str(caught.value).startswith(f"{path}: ")
     assert contents(results) == before
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def rewritten(path: Path, event: str, change: Change) -> None:
+    """Change the events of a kind, with digests as if they had been written so."""
+    seal, lines = b"", b""
+    for line in path.read_bytes().splitlines():
+        fields = json.loads(line)
+        del fields["digest"]
+        if fields["event"] == event:
+            change(fields)
+        body = json.dumps(fields, separators=(",", ":")).encode()[:-1]
+        seal = f',"digest":"{_digest(seal + body)}"}}'.encode()
+        lines += body + seal + b"\n"
+    path.write_bytes(lines)
+
+
+WRONG: list[tuple[str, Change, str]] = [
+    ("round", lambda e: e["records"][RUN].update(step_s=[0.0]), "step_s"),
+    ("round", lambda e: e["records"][RUN].update(step_s=["1"]), "step_s"),
+    ("round", lambda e: e.update(round="timed-x"), "round"),
+    ("round", lambda e: e.update(started="yesterday"), "yesterday"),
+    ("round", lambda e: e.update(spans={RUN: "../../x"}), "spans"),
+    ("round", lambda e: e.update(event="lap"), "lap"),
+    ("status", lambda e: e["status"].update(a=["a", "b", "c"]), "status"),
+    ("plan", lambda e: e["specs"].pop(RUN), "model is missing"),
+    (
+        "plan",
+        lambda e: (e.update(written_by="9.1"), e["specs"][RUN].update(schedule="zb-9")),
+        "schedule = 'zb-9'.*version 9.1 wrote it, this is",
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "change", "words"), WRONG)
+def test_what_means_nothing_to_this_version_is_one_line(
+    results: Path, event: str, change: Change, words: str
+):
+    """Its digests are right, as where a newer version wrote it."""
+    path = journal_in(results)
+    rewritten(path, event, change)
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: [^\n]*{words}[^\n]*$"):
+        seen(results)
+
+
+@pytest.mark.parametrize("wrong", [{"start": ["x"]}, {"stage": [2]}, {"kind": []}, []])
+def test_spans_that_are_none_are_one_line(results: Path, wrong: Any):
+    path = next((journal_in(results).parent / "timelines").glob(f"{RUN}-*"))
+    spans = {"kind": ["F"], "stage": [0], "micro_batch": [0], "step": [0], "start": [0.0]}
+    whole = spans | {"end": [1.0]} | wrong if isinstance(wrong, dict) else wrong
+    packed = gzip.compress(json.dumps(whole).encode())
+    rewritten(journal_in(results), "round", lambda e: e["spans"].update({RUN: _digest(packed)}))
+    path.with_name(f"{RUN}-{_digest(packed)[:12]}.json.gz").write_bytes(packed)
+    with pytest.raises(ValueError, match=r"\.json\.gz: [^\n]*; restore it[^\n]*$"):
+        load(results).timeline(next(run for run in load(results).runs if run.id == RUN))
 
 
 def test_a_damaged_timeline_is_named_and_measured_again(results: Path, recorded: Path):
