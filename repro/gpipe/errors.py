@@ -34,7 +34,7 @@ def is_refusal(error: BaseException) -> bool:
 
     Such a line is raised by a `raise` of ours. A failed `zip(strict=True)` of ours is our mistake.
     """
-    if not isinstance(error, ValueError) or error.__cause__ or not error.__traceback__:
+    if not isinstance(error, ValueError | OSError) or error.__cause__ or not error.__traceback__:
         return False
     last = error.__traceback__
     while last.tb_next:

@@ -16,6 +16,7 @@ from torch import nn
 
 from repro.gpipe import Pipeline, launch
 from repro.gpipe.checkpoint.save_load import own_part, whole_state_dict
+from repro.gpipe.runtime.launch import StageError
 
 LAYERS = ["0", "1"]  # of two stages of one layer each
 SGD, Adam = torch.optim.SGD, torch.optim.Adam
@@ -304,6 +305,22 @@ def test_damaged_files(tmp_path):
         index.write_text(text)
     path.unlink()
     refused("No such file or directory: .*stage0-", get, tmp_path, model(4, 4))
+
+
+def loading(folder):
+    Pipeline([nn.Linear(4, 4), nn.Linear(4, 4)], 2, 2, device="cpu").load(folder)
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_one_line_of_a_launch(tmp_path):
+    for name in ("index", "file"):
+        put(tmp_path / name, model(4, 4, 4))
+    (tmp_path / "index" / "index.json").write_text("{")
+    next((tmp_path / "file").glob("*.pt")).unlink()
+    for name, words in (("index", "not readable as JSON"), ("file", "No such file")):
+        with pytest.raises(StageError, match=words) as caught:
+            launch(loading, tmp_path / name, stages=2)
+        assert "\n" not in str(caught.value)
 
 
 class Malicious:

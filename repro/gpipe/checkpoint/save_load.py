@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from repro.gpipe.checkpoint import files, optimizer_state
 from repro.gpipe.checkpoint.files import Index, Kind, Part
 from repro.gpipe.core.layers import names
+from repro.gpipe.errors import is_refusal
 from repro.gpipe.exact.nonfinite import refuse_nonfinite
 from repro.io.untrusted import refuse_links, short
 
@@ -167,7 +168,8 @@ def together(
     try:
         result = call()
     except Exception as error:  # of any kind, since the other stages must not wait for ever
-        cause = error
+        is_told = is_refusal(error) or isinstance(error, OSError)  # by its message alone
+        cause = None if is_told else error
         failure = _describe_failure(error, where, rank)
     outcomes = gather((result, failure))
     failures = [failure for _, failure in outcomes if failure is not None]
