@@ -31,7 +31,7 @@ def goes_wrong_now(when: str) -> None:
 
 
 def _raise() -> None:
-    raise RuntimeError("layer is broken")
+    raise RuntimeError("layer is broken" + 10000 * " here")
 
 
 WRONG = {
@@ -121,6 +121,20 @@ def alone(when: str) -> None:
     time.sleep(1.2)
     goes_wrong_now(when)
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def resumed(how: str, folder: str) -> None:
+    """Four steps, each with a checkpoint; before the first restart the last stage goes wrong."""
+    pipe = pipeline()
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
+    done = 0
+    if Path(folder, "index.json").exists():
+        done = pipe.load(folder, optimizer)["steps"]
+    for step in range(done, 4):
+        if step == 2 and not done and pipe.is_last:
+            WRONG[how]()
+        pipe.train_step(*DATA, optimizer)
+        pipe.save(folder, optimizer, {"steps": step + 1})
 
 
 def endless(when: str) -> None:

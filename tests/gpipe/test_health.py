@@ -1,11 +1,13 @@
 """When a stage fails, or waits for ever, all ranks learn within ten seconds which one and where."""
 
+import json
 import math
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +54,7 @@ def test_a_stage_that_fails_in_a_step(tmp_path: Path, how: str, kind: str, stage
     failure = caught.value.failure
     assert (failure.rank, failure.status) == (stage, "oom" if how == "oom" else "failed")
     assert str(caught.value).count("Traceback") == (how in ("raise", "oom"))
+    assert len(str(caught.value)) < 12000, "a message may have any length"
 
 
 ENDED = "stage 0, .* waits for (stage|rank) 1, which has ended: every rank must make the same calls"
@@ -142,6 +145,20 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path,
     for text in told:
         found = rf"leaving, because stage 2, .* of step [01] when last heard of: {GONE[how]}"
         assert len(re.findall(found, text)) == 1, text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_torchrun_restarts_and_a_script_goes_on_from_its_checkpoint(tmp_path: Path, how: str):
+    """The agent's store keeps what the ranks before have posted."""
+    folder = tmp_path / "checkpoint"
+    agent = "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1".split()
+    command = [sys.executable, *agent, FAILING[1], "resumed", how, folder]
+    with program(tmp_path, command, stderr=subprocess.PIPE) as torchrun:
+        printed = torchrun.communicate(timeout=140)[1]
+    assert torchrun.returncode == 0, printed
+    assert json.loads((folder / "index.json").read_text())["extra"] == {"steps": 4}
 
 
 @pytest.mark.slow
@@ -263,6 +280,34 @@ def test_a_collective_ends_the_run_only_if_it_can_never_end(clock: Any, monkeypa
     assert failure is not None
     assert "waits for stage 1, before its first step in all_reduce of loss" in failure.text
     assert failure.text.endswith(heartbeats.COLLECTIVE)
+
+
+def test_a_process_counts_before_its_first_heartbeat_and_without_a_look_at_its_code(
+    clock: Any, monkeypatch
+):
+    """One that is stopped as soon as it is started; and one whose frames cannot be read."""
+    monkeypatch.setattr(heartbeats, "user_call", lambda: 1 / 0)
+    board = posted_by({})
+    for clock.now in (0.0, 3.0, 6.0, *range(9, 60, 3)):
+        board.post_heartbeat(0, Status("stage 0"))
+        assert board.find_silent(range(2)) is None
+    clock.now = SETTING_UP
+    failure = board.find_silent(range(2))
+    assert failure is not None
+    assert failure.text.startswith("rank 1: no sign of life for 60 s")
+
+
+def test_only_a_thread_that_waits_is_looked_at():
+    """Python 3.11 crashes where another thread looks at a frame that is just being left."""
+    own, other, end = Status(), Status(), threading.Event()
+    waiting = threading.Thread(target=lambda: (other.computes_here(), end.wait()))
+    waiting.start()
+    own.computes_here()
+    assert not any((own.is_blocked(), own.is_blocked()))
+    until(other.is_blocked, 10)
+    end.set()
+    waiting.join()
+    assert not other.is_blocked()
 
 
 def test_a_rank_that_is_in_no_call_is_named_once(clock: Any, caplog: pytest.LogCaptureFixture):

@@ -1,9 +1,7 @@
 """`launch`: mistakes in a call are one line; its processes and its store are this user's alone."""
 
-import gc
 import multiprocessing
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,7 @@ from repro.gpipe import launch
 from repro.gpipe.runtime import processes
 from repro.gpipe.runtime.heartbeats import UNANSWERED
 from repro.gpipe.runtime.launch import StageError
-from repro.gpipe.runtime.store import PipeClient, open_store
+from repro.gpipe.runtime.store import PipeClient, open_store, own_prefix
 
 
 def fine(*_: object) -> None:
@@ -116,22 +114,9 @@ def test_ctrl_c_at_any_moment_of_a_start_prints_nothing(tmp_path: Path):
             assert said == ("interrupted\n" * 10, "")
 
 
-def test_the_limit_of_open_files_is_named():
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    gc.collect()  # files that nobody holds any more would be closed later
-    taken = len(list(Path("/proc/self/fd").iterdir()))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 5, before[1]))
-    try:
-        with pytest.raises(ValueError, match=rf"stages=2: .* the limit is {taken + 5} \(`ulimit"):
-            launch(lingering, stages=2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
 _TRAIN = "from repro.gpipe import launch\ndef train(): return 1\n"
 _CALL = "launch(train, stages=2)\n"
 _IN_MAIN = "what a process is to run cannot be pickled (PicklingError: Can't pickle <function train"
-_TYPED = "fn=train: stage processes cannot import what is typed, or read"
 _GUARDED = _TRAIN + "if __name__ == '__main__': " + _CALL
 _IMPORTED = (
     "from repro.gpipe import launch\nfrom steps import train\n"
@@ -144,7 +129,7 @@ PROGRAMS = [
     ("script", _TRAIN + _CALL, 'launch: called without `if __name__ == "__main__":`; each '),
     ("pdb", _IMPORTED, ""),
     ("package", _GUARDED, _IN_MAIN),
-    ("notebook", _TRAIN + _CALL, _TYPED),
+    ("notebook", _TRAIN + _CALL, _IN_MAIN),
     ("notebook", _IMPORTED, ""),
 ]
 
@@ -185,9 +170,9 @@ def test_programs_whose_function_stages_can_import_or_not(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_thread_that_goes_on_is_named_and_ended(capfd: pytest.CaptureFixture[str]):
+def test_a_thread_that_goes_on_is_ended(capfd: pytest.CaptureFixture[str]):
     assert launch(lingering, stages=2) == [7, 7]
-    assert capfd.readouterr().err.count("with what still ran there: writer") == 2
+    assert capfd.readouterr().err.count("while a thread or process of it still ran") == 2
 
 
 def unanswered() -> None:
@@ -196,7 +181,7 @@ def unanswered() -> None:
 
 
 def test_a_stage_that_had_no_answer_is_reported_with_that_reason():
-    with pytest.raises(StageError, match="rank 0: it left: no answer from the launcher for 7 s"):
+    with pytest.raises(StageError, match=r"rank 0, .*: it left: no answer from the launcher for"):
         launch(unanswered, stages=1)
 
 
@@ -227,6 +212,15 @@ def test_a_process_whose_launcher_is_gone_is_told_so(stores: list[PipeClient]):
     stores[1].end.close()
     with pytest.raises(dist.DistNetworkError, match="the launcher is gone"):
         stores[1].check(["a"])
+
+
+def test_ranks_that_start_again_have_keys_of_their_own():
+    """In torchrun's store, which keeps what those before have left there."""
+    store = dist.HashStore()
+    with ThreadPoolExecutor(3) as pool:
+        starts = [{*pool.map(lambda rank: own_prefix(store, rank, 3), (2, 1, 0))} for _ in range(4)]
+    assert [len(prefixes) for prefixes in starts] == [1] * 4
+    assert len(set.union(*starts)) == 4
 
 
 kept: list[tempfile.TemporaryDirectory] = []

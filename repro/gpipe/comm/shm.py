@@ -47,9 +47,14 @@ def available() -> bool:
 
 def host() -> str:
     """Identifies a host: equal for processes with the same running kernel, namespaces and user."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespaces = (Path(f"/proc/self/ns/{kind}").readlink() for kind in ("net", "user"))
-    return " ".join([boot, *map(str, namespaces), str(os.getuid())])
+    return " ".join([boot_id(), *map(str, namespaces), str(os.getuid())])
+
+
+def boot_id() -> str:
+    """Equal for all processes of a host, also in containers: those whose clocks are the same."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if available() else socket.gethostname()
 
 
 class _Segment:

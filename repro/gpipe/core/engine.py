@@ -22,7 +22,7 @@ from repro.gpipe.core.stage import Stage
 from repro.gpipe.core.step import UNLIKE, Step
 from repro.gpipe.errors import NonFiniteError, RefusedError
 from repro.gpipe.exact.guard import Finding, Guards, Outcome
-from repro.gpipe.runtime.health import report_errors_to_all
+from repro.gpipe.runtime.health import begin_step, report_errors_to_all
 from repro.gpipe.runtime.status import status
 from repro.gpipe.schedule.actions import Action, Program, Schedule
 from repro.gpipe.tree import Tree, flatten, map_leaves
@@ -188,7 +188,7 @@ class Engine:
         self, inputs: Tree, targets: Tree, loss_fn: Loss, *, evaluate: bool, trace: bool, **how: Any
     ) -> Step:
         """Agree on the inputs with the other ranks, and prepare for the first action."""
-        status.step, status.action, status.warm = self.step, None, True
+        begin_step(self.step)
         self._program = self._programs[evaluate]
         self._agree: Vote | None = None
         self._guards.learned = False

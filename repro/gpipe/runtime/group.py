@@ -5,23 +5,24 @@ with its launcher.
 """
 
 import ctypes
-import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import filterfalse
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from repro.gpipe.comm import shm
 from repro.gpipe.comm.transport import TIMEOUT, nccl_pairs
 from repro.gpipe.runtime import health
 from repro.gpipe.runtime.heartbeats import INTERVAL, NO_ANSWER, UNANSWERED, Board, Failure
 from repro.gpipe.runtime.processes import Processes, how
-from repro.gpipe.runtime.store import PipeClient, open_store
+from repro.gpipe.runtime.store import PipeClient, open_store, own_prefix
 from repro.io.temporary import own_folder
 
 Body = Callable[..., None]
@@ -47,14 +48,15 @@ class Group:
         if (failure := self.board.failure()) is not None:
             return failure
         for rank, code in self.processes.wait(0).items():
-            if code or self.board.returned(rank) < math.inf:
+            if code or not self.board.has_ended(rank):
                 ended = f"it left: {NO_ANSWER}" if code == UNANSWERED else f"died ({how(code)})"
                 text = f"{self.board.last_seen(rank)}: {ended}"
                 return self.board.post_failure(Failure(rank, text))
         if time.monotonic() < self._looked + INTERVAL:
             return None
         self._looked = time.monotonic()
-        return self.board.find_silent(filter(self.board.is_running, range(self.world)))
+        # Also one that has sent no heartbeat since it was started.
+        return self.board.find_silent(filterfalse(self.board.has_ended, range(self.world)))
 
 
 @contextmanager
@@ -87,11 +89,17 @@ class Torchrun:
     def __init__(self) -> None:
         # Kept, because this object may be the server of the store.
         self._rendezvous, self.rank, self.world = next(iter(dist.rendezvous("env://")))
+        self._prefix = own_prefix(self._rendezvous, self.rank, self.world)
+        self._store = _join(self._prefix)
+        host = shm.host() if shm.available() else shm.boot_id()
+        self._store.set(f"host/{self.rank}", host)
         self.lost = ""  # why no more can be started
         self._number = 0
-        # The agent's store outlives a restart of its ranks.
-        self._prefix = f"groups-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        self._store = _join(self._prefix)
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts the ranks are on; those without common shared memory count as several."""
+        return len({self._store.get(f"host/{rank}") for rank in range(self.world)})
 
     @contextmanager
     def group(self, body: Body) -> Iterator[Group]:
@@ -164,6 +172,9 @@ def initialise(rank: int, world: int, store: dist.Store | None = None, threads: 
     if gpus:
         torch.cuda.set_device(local_rank % gpus)
     backend = "cpu:gloo,cuda:nccl" if gpus >= local_world else "gloo"
+    if store is None:
+        whole, _, _ = next(iter(dist.rendezvous("env://", timeout=TIMEOUT)))
+        store = dist.PrefixStore(own_prefix(whole, rank, world), whole)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     health.begin(store, rank, world)
     if backend != "gloo":

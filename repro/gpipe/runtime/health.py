@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import time
-import traceback
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -36,6 +36,7 @@ from repro.gpipe.runtime.heartbeats import (
     Failure,
     error_line,
     status_of,
+    trace_of,
 )
 from repro.gpipe.runtime.status import status, waiting
 
@@ -60,6 +61,8 @@ class Health:
         self._ended = threading.Event()
         self._last_answer = time.monotonic()  # of the store
         status.who = status.who or f"rank {rank}"
+        status.computes_here()
+        self.beat()  # whoever stops from now on is missed
         self._threads = [
             threading.Thread(target=target, name="gpipe-health", daemon=True)
             for target in (self._exchange, self._watch_store)
@@ -79,7 +82,7 @@ class Health:
         self._failed = True
         # An EveryRankError names the stage itself, where that matters.
         text = str(error) if isinstance(error, EveryRankError) else f"{status}: {error_line(error)}"
-        trace = "" if is_refusal(error) else "".join(traceback.format_exception(error))
+        trace = "" if is_refusal(error) else trace_of(error)
         # If the store is gone, so is everybody who could read the failure.
         with suppress(dist.DistError):
             self.board.post_failure(Failure(self.rank, text, status_of(error), trace))
@@ -139,6 +142,8 @@ class Health:
                     text = failure.text
             except dist.DistError:
                 text = _NO_LAUNCHER if status.needs_others else ""
+            except Exception as error:  # of ours; it must not end a run that goes well
+                warnings.warn(f"the watch over others failed: {error_line(error)}", stacklevel=1)
             self._last_answer = time.monotonic()
             if text and not self._failed and not self._ended.is_set():
                 _leave_because(text)
@@ -203,6 +208,14 @@ def begin(store: dist.Store | None, rank: int, world: int) -> Health:
 def current() -> Health:
     assert _health is not None
     return _health
+
+
+def begin_step(step: int) -> None:
+    """Set the step of this process; the first one is posted at once, since a step may end it."""
+    is_first = not status.warm
+    status.step, status.action, status.warm = step, None, True
+    if is_first and _health is not None:
+        _health.beat()
 
 
 @contextmanager

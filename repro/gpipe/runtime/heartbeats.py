@@ -7,6 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ if not 2 * INTERVAL <= SILENCE < 1e6:
     raise ValueError(f"GPIPE_SILENCE_S={SILENCE}: must be at least {2 * INTERVAL} seconds; try 7")
 NO_ANSWER = f"no answer from the launcher for {SILENCE:.0f} s"
 UNANSWERED = 94  # exit code of a process that leaves for that reason
-# The same before its first step, since imports and drivers may hold Python's lock for long.
+# The same before its first step and its first heartbeat, since imports and drivers take long.
 SETTING_UP = max(60.0, SILENCE)
 # Seconds of waiting for a message of a process that has ended. A message that it had sent would
 # have arrived by then.
@@ -39,7 +40,7 @@ COLLECTIVE = (
     "a collective waits for all ranks of its group, which do not come to it; call it outside of "
     "train_step, on all of them"
 )
-_LONGEST = 2**16  # characters of a traceback; a store takes no values of many megabytes
+_TEXT, _TRACEBACK = 1000, 2**13  # the most characters of an error and of its traceback
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,7 @@ class Board:
 
         The first failure is the cause, the others are its consequences.
         """
-        text, traceback = failure.text[:1000], failure.traceback[-_LONGEST:]
-        value = json.dumps(asdict(replace(failure, text=text, traceback=traceback)))
+        value = json.dumps(asdict(replace(failure, text=failure.text[:_TEXT])))
         return Failure(**json.loads(self.store.compare_set("failure", "", value)))
 
     def failure(self) -> Failure | None:
@@ -87,7 +87,10 @@ class Board:
         waiting, sending = status.waiting, [*status.sending.values()]
         if waiting is None and status.flushing:
             waiting = min(sending, key=lambda wait: wait.number, default=None)
-        place, group, ranks = user_call() if waiting is None else ("", "", [])
+        place, group, ranks = "", "", []
+        if waiting is None:
+            with suppress(Exception):  # whatever the user's code does, this is a sign of life
+                place, group, ranks = user_call()
         if group:
             waiting = self._awaited(rank, group, ranks)
         sizes = [wait.nbytes for wait in (*sending, *([waiting] if waiting else []))]
@@ -100,7 +103,6 @@ class Board:
             "place": f" in {place}" if place and (status.calls or group) else "",
             "waiting": [waiting.rank, waiting.number] if waiting is not None else None,
             "collective": group,
-            "cpu": time.process_time(),
             "control": waiting.control if waiting is not None else "",
             "in_transit": max(sizes, default=0),
         }
@@ -128,8 +130,12 @@ class Board:
         """From how many launches a process has returned: it makes no more calls in these."""
         return float(self._get(f"returned/{rank}") or 0)
 
+    def has_ended(self, rank: int) -> bool:
+        """Whether a process has ended in order."""
+        return self.returned(rank) == math.inf
+
     def is_running(self, rank: int) -> bool:
-        return self.store.check([f"beat/{rank}"]) and self.returned(rank) < math.inf
+        return self.store.check([f"beat/{rank}"]) and not self.has_ended(rank)
 
     def last_seen(self, rank: int) -> str:
         """Last known status of a process: `stage 1, F3 of step 2 when last heard of`."""
@@ -140,18 +146,18 @@ class Board:
         return self.store.get(key).decode() if self.store.check([key]) else ""
 
     def find_silent(self, ranks: Iterable[int]) -> Failure | None:
-        """Post and return the failure of one of these running ranks that sends no heartbeats."""
+        """Post and return the failure of one of these ranks that sends no heartbeats."""
         now = time.monotonic()
         if now - self._looked > SILENCE / 2:  # this process was stopped, not the others
             self._beats = {rank: (raw, now) for rank, (raw, _) in self._beats.items()}
         self._looked = now
         for rank in ranks:
             raw = self._get(f"beat/{rank}")
-            before, since = self._beats.get(rank, ("", now))
+            before, since = self._beats.setdefault(rank, (raw, now))
             if raw != before:
                 self._beats[rank] = raw, now
                 continue
-            patience = SILENCE if json.loads(raw)["in_steps"] else SETTING_UP
+            patience = SILENCE if self.heartbeat(rank).get("in_steps") else SETTING_UP
             if now - since >= patience:
                 hint = "a layer that holds Python's lock for as long needs a larger GPIPE_SILENCE_S"
                 seen = self.last_seen(rank)
@@ -218,11 +224,9 @@ class Board:
         return now - self._chain[1]
 
     def _warn(self, last: int, texts: list[str], beats: list[dict[str, Any]]) -> None:
-        """Warn once, where a wait is long for a process that is in no call, or in user's code."""
+        """Warn once, where a wait is long for a process in no call, or blocked in user's code."""
         *waits, end = beats
-        # User's code that computes is not waited for in vain.
-        computed = int(10 * end["cpu"]) if end.get("place") else 0
-        unchanged_for = self._unchanged_for((texts, computed))
+        unchanged_for = self._unchanged_for(texts)
         # Of a longer chain, the process next to the last one warns.
         is_told = len(waits) == 1 and (end.get("place") or not end.get("in_call"))
         is_told = is_told or (bool(waits) and bool(waits[0]["collective"]))
@@ -243,6 +247,13 @@ class Board:
 def status_of(error: BaseException) -> str:
     out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return "oom" if out_of_memory or "can't allocate memory" in error_line(error) else "failed"
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback of an error, whose message may have any length."""
+    message = "".join(traceback.format_exception_only(error))
+    frames = "".join(traceback.format_exception(error)).removesuffix(message)
+    return frames[-_TRACEBACK:] + message[:_TEXT]
 
 
 def error_line(error: BaseException) -> str:

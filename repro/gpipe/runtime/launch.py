@@ -8,15 +8,12 @@ The function and its arguments arrive as a pickle, in which functions and classe
 """
 
 import atexit
-import errno
 import os
 import pickle
-import resource
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing import active_children, current_process
-from types import FunctionType
 from typing import Any
 
 import torch.distributed as dist
@@ -27,7 +24,6 @@ from repro.gpipe.runtime.group import Group, initialise, on_this_host
 from repro.gpipe.runtime.heartbeats import INTERVAL, Failure
 from repro.gpipe.runtime.processes import NAME
 from repro.gpipe.runtime.store import PipeClient
-from repro.io.untrusted import short
 
 _GRACE = 5.0  # seconds in which a stage has to end once all results are there
 _NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it imports the main file
@@ -65,7 +61,7 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
         StageError: when a stage fails, dies or hangs; within ten seconds. The others are ended.
 
     A thread or process of the user's that still runs five seconds after `fn` has returned on all
-    stages is named on stderr, and ended.
+    stages is ended, and stderr says so.
     """
     if getattr(current_process(), "_inheriting", False):  # a process that imports the main file
         if current_process().name.startswith(NAME):
@@ -74,18 +70,9 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
     check_counts(stages=stages, threads=threads)
     if os.environ.get("RANK") and os.environ.get("WORLD_SIZE"):
         return _under_torchrun(fn, args, stages, threads)
-    _check_not_typed(fn)
-    try:
-        with on_this_host(_child, stages, fn, args, threads=threads) as group:
-            _wait_for_all(group)
-            return [pickle.loads(group.store.get(f"result/{rank}")) for rank in range(stages)]
-    except OSError as error:
-        if error.errno != errno.EMFILE:
-            raise
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        raise ValueError(
-            f"stages={stages}: {error.strerror}; the limit is {limit} (`ulimit -n`), raise it"
-        ) from None
+    with on_this_host(_child, stages, fn, args, threads=threads) as group:
+        _wait_for_all(group)
+        return [pickle.loads(group.store.get(f"result/{rank}")) for rank in range(stages)]
 
 
 def _wait_for_all(group: Group) -> None:
@@ -103,21 +90,6 @@ def _wait_for_all(group: Group) -> None:
                 raise StageError(Failure(rank, f"{seen}: ended before its result had arrived"))
 
 
-def _check_not_typed(fn: Callable[..., Any]) -> None:
-    """Raise a one-line ValueError if `fn` was typed; the pickler refuses all other cases."""
-    is_typed = isinstance(fn, FunctionType) and fn.__code__.co_filename.startswith("<")
-    if is_typed and fn.__module__ == "__main__":
-        raise ValueError(
-            f"fn={_name(fn)}: stage processes cannot import what is typed, or read from standard "
-            "input; put it into a .py file and import it from there, which works in a notebook too "
-            "(docs/launching.md)"
-        )
-
-
-def _name(fn: object) -> str:
-    return getattr(fn, "__qualname__", None) or short(fn)
-
-
 def _child(
     rank: int, world: int, store: PipeClient, fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
@@ -127,20 +99,18 @@ def _child(
     store.set(f"result/{rank}", result)
     # A neighbour may still read from this process.
     store.wait([f"result/{other}" for other in range(world)])
-    threading.Thread(target=_end_anyway, args=(_name(fn),), daemon=True).start()
+    threading.Thread(target=_end_anyway, daemon=True).start()
     dist.destroy_process_group()
 
 
-def _end_anyway(called: str) -> None:
+def _end_anyway() -> None:
     """End this process after a grace period: its result is delivered."""
     time.sleep(_GRACE)
-    threads = [t for t in threading.enumerate() if not t.daemon and t != threading.main_thread()]
-    kept_by = [each.name for each in (*threads, *active_children())]
     for child in active_children():
         child.kill()
     health.leave(
-        f"ended {_GRACE:.0f} s after {called} had returned, with what still ran there: "
-        f"{', '.join(kept_by)}; join threads and processes that you start, or make them daemons",
+        f"ended {_GRACE:.0f} s after its function had returned, while a thread or process of it "
+        "still ran; join those that you start, or make them daemons",
         code=0,
     )
 

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing import current_process, forkserver, parent_process, resource_tracker, spawn
 from multiprocessing.connection import wait
@@ -29,7 +29,6 @@ NAME = "stage-"  # begins the names of our processes; their rank follows
 # first process, so that no process imports them again.
 PRELOADED = ["repro.gpipe.runtime.server"]
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_FILES = 10  # more than are opened to start a process
 _OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
@@ -228,10 +227,6 @@ def _keep_server(started: Future[bool]) -> None:
 
 
 def _start(process: Any) -> None:
-    # A server of which half a process is asked for ends: are there more files than that needs?
-    with ExitStack() as files:
-        for _ in range(_FILES):
-            files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
     try:
         with delayed():  # half a process would print a traceback
             process.start()  # pickles the arguments before it starts anything

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,9 +42,11 @@ class Status:
     # How many blocks of `report_errors_to_all` it is in. Outside of them it needs no launcher.
     needs_others: int = 0
     calls: int = 0  # of its Pipeline that it is in
-    # The thread that computes, and what that waits for: a message, or that a rank takes one.
-    thread: int | None = field(default_factory=lambda: threading.main_thread().ident)
-    waiting: Wait | None = None
+    # The thread that computes, the clock of its CPU time, and what that clock showed last.
+    thread: int | None = None
+    clock: int | None = None
+    computed: float = 0.0
+    waiting: Wait | None = None  # what that thread waits for: a message, or that a rank takes one
     warm: bool = False  # has begun a step; before that, imports and drivers may block for long
     sending: dict[int, Wait] = field(default_factory=dict)  # by other threads: thread -> message
     flushing: bool = False  # while the computing thread waits until all of `sending` is sent
@@ -53,6 +56,22 @@ class Status:
             return f"{self.who}, {self.outside}"
         doing = self.action.label if self.action else "start or end"
         return f"{self.who}, {doing} of step {self.step}"
+
+    def computes_here(self) -> None:
+        """Note that the calling thread is the one that computes."""
+        self.thread = threading.get_ident()
+        if hasattr(time, "pthread_getcpuclockid"):  # macOS has none
+            self.clock = time.pthread_getcpuclockid(self.thread)
+
+    def is_blocked(self) -> bool:
+        """Whether the computing thread has used no CPU time since the last call."""
+        if self.clock is None:
+            return False
+        try:
+            before, self.computed = self.computed, time.clock_gettime(self.clock)
+        except OSError:  # the thread has ended
+            return False
+        return self.computed == before
 
 
 status = Status()
@@ -72,7 +91,7 @@ def in_call(call: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(call)
     def called(*arguments: P.args, **named: P.kwargs) -> T:
-        status.thread = threading.get_ident()
+        status.computes_here()
         status.calls += 1
         try:
             return call(*arguments, **named)
@@ -88,12 +107,17 @@ def in_call(call: Callable[P, T]) -> Callable[P, T]:
 
 
 def user_call() -> tuple[str, str, list[int]]:
-    """Where in the user's code the computing thread is, "" outside of it; and in which collective.
+    """Where the computing thread is blocked in the user's code, "" elsewhere; in which collective.
 
     That is the name and the ranks of the group, "" and none outside of one. A collective is a
     function of torch.distributed that the user's code calls, be it in a layer, in the loss or
     between steps. Messages between two processes are none.
+
+    The frames of a thread that computes cannot be read: where one is just being left, Python 3.11
+    gives an object of a frame that is no more, and crashes.
     """
+    if not status.is_blocked():
+        return "", "", []
     frame = sys._current_frames().get(status.thread or 0)
     collective: FrameType | None = None
     while frame is not None and _module(frame).startswith("torch."):

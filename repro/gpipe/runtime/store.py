@@ -13,6 +13,7 @@ from datetime import timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
+from uuid import uuid4
 
 import torch.distributed as dist
 
@@ -116,6 +117,29 @@ class PipeClient(dist.Store):
                 return self.end.recv()
         except (EOFError, OSError):
             raise dist.DistNetworkError("the launcher is gone") from None
+
+
+def own_prefix(store: dist.Store, rank: int, world: int) -> str:
+    """A prefix for the keys of these ranks that no ranks before them have used.
+
+    torchrun's store outlives a restart of its ranks, and the agents of two hosts may count their
+    restarts differently. So rank 0 makes up a prefix, and confirms it to the processes that answer.
+    """
+    own, keys = uuid4().hex, [f"answer/{other}" for other in range(1, world)]
+    store = dist.PrefixStore("gpipe-starts", store)
+
+    def value(key: str) -> str:
+        return store.get(key).decode() if store.check([key]) else ""
+
+    if rank == 0:
+        store.set("prefix", own)
+        while not all(value(key).startswith(own) for key in keys):
+            time.sleep(_POLL)
+        store.set("confirmed", " ".join([own, *map(value, keys)]))
+    while own not in value("confirmed").split():
+        store.set(f"answer/{rank}", f"{value('prefix')} {own}")
+        time.sleep(_POLL)
+    return value("confirmed").split()[0]
 
 
 def _raw(value: str | bytes) -> bytes:
