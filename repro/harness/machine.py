@@ -43,40 +43,46 @@ class Machine:
     torch: str  # its version
     precision: str = ""  # of matrix products in timed runs; empty for plain float32
     memory: int = 0  # bytes of one GPU; 0 for a CPU
+    links: str = ""  # of several hosts, "2 hosts, ib0": they and the network between them
 
     @property
     def slug(self) -> str:
         """Folder name of its results: `amd-epyc-7b13-2c`, `8x-h200`, `8x-h200-p2p-off`."""
+        links = f"-{slug(self.links)}" if self.links else ""
         if self.device == "cpu":
-            return f"{slug(self.kind)}-{self.count}c"
+            return f"{slug(self.kind)}-{self.count}c{links}"
         kind = slug(self.kind.removeprefix("NVIDIA ").removeprefix("AMD "))
         # What is measured without peer-to-peer never mixes with other results of the machine.
-        return f"{self.count}x-{kind}" + ("-p2p-off" if self.transport == _NO_PEERS else "")
+        peers = "-p2p-off" if self.transport == _NO_PEERS else ""
+        return f"{self.count}x-{kind}{peers}{links}"
 
     @property
     def identity(self) -> dict[str, str]:
         """The facts that the id of a timed run depends on, besides its spec."""
         facts = {"device": self.kind, "transport": self.transport, "torch": self.torch}
-        return facts | ({"precision": self.precision} if self.precision else {})
+        others = {"precision": self.precision, "links": self.links}
+        return facts | {name: value for name, value in others.items() if value}
 
 
 def detect(scale: Scale) -> Machine:
     """The devices of a scale: those of `ON_CPU` compute on the CPU, the others on GPUs."""
-    torch = installed("torch")
+    torch, hosts = installed("torch"), _hosts()
+    links = f"{hosts} hosts, {_network()}" if hosts > 1 else ""
     if scale in ON_CPU:
-        transport = "shm" if sys.platform == "linux" else "gloo"
-        return Machine("cpu", cpu_name(), _limit(cores()), transport, torch)
+        transport = "shm" if sys.platform == "linux" and hosts == 1 else "gloo"
+        count = _limit(cores(), hosts)
+        return Machine("cpu", cpu_name(), count, transport, torch, links=links)
     names = gpus()
     if not names:
         raise ValueError(
             f"scale = '{scale}' needs GPUs that torch can use and this machine has none: "
             "use --scale smoke, laptop or overnight (`repro doctor` shows what torch can use)"
         )
-    count = len(names)
+    count = _limit(len(names), hosts)
     transport = "nccl" if count > 1 else "gloo"
     if transport == "nccl" and os.environ.get("NCCL_P2P_DISABLE", "") not in ("", "0"):
         transport = _NO_PEERS
-    return Machine("cuda", names[0], _limit(count), transport, torch, TF32, gpu_memory())
+    return Machine("cuda", names[0], count, transport, torch, TF32, gpu_memory(), links)
 
 
 def without_gpus() -> Machine:
@@ -202,13 +208,24 @@ def torchrun_rank() -> int | None:
     return int(os.environ["RANK"]) if "RANK" in os.environ and not is_alone else None
 
 
-def _limit(local: int) -> int:
-    """Usable devices: those of this host, or under torchrun one per rank."""
+def _hosts() -> int:
+    """Hosts of the ranks that torchrun started, or this one."""
     if torchrun_rank() is None:
-        return local
-    world = int(os.environ["WORLD_SIZE"])
-    nodes = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", str(world))))
-    return min(world, local * nodes)
+        return 1
+    from repro.gpipe.runtime.group import torchrun
+
+    return torchrun().hosts
+
+
+def _network() -> str:
+    """The network that gloo and NCCL were told to use between hosts."""
+    chosen = map(os.environ.get, ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
+    return ", ".join(dict.fromkeys(filter(None, chosen))) or "default network"
+
+
+def _limit(local: int, hosts: int) -> int:
+    """Usable devices: those of this host, or under torchrun one per rank."""
+    return local if torchrun_rank() is None else min(int(os.environ["WORLD_SIZE"]), local * hosts)
 
 
 def _text(path: Path) -> str:

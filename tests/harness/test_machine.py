@@ -30,10 +30,16 @@ def test_the_default_scale_says_why(monkeypatch, count: int, gigabytes: int, sca
 
 
 def test_torchrun_s_ranks_limit_the_devices(monkeypatch: pytest.MonkeyPatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "GLOO_SOCKET_IFNAME": "ib0"}.items():
         monkeypatch.setenv(name, value)
-    for cores, devices in ((8, 4), (1, 2)):  # of two nodes
+    monkeypatch.setattr(machine, "cpu_name", lambda: "Test CPU")
+    for hosts, cores, devices in ((1, 8, 4), (1, 1, 1), (2, 1, 2)):
         monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
-        assert machine.detect("laptop").count == devices
+        monkeypatch.setattr(machine, "_hosts", lambda hosts=hosts: hosts)
+        here = machine.detect("laptop")
+        assert here.count == devices
+    # What two hosts measure is never taken for a measurement on one.
+    assert here.identity.items() >= {"transport": "gloo", "links": "2 hosts, ib0"}.items()
+    assert here.slug == "test-cpu-2c-2-hosts-ib0"
     monkeypatch.setenv("WORLD_SIZE", "1")  # a job of one process starts its own workers
     assert machine.torchrun_rank() is None

@@ -7,10 +7,9 @@ a message has another size than expected.
 
 import math
 import pickle
-import socket
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from struct import Struct
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from repro.gpipe.comm import shm
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.runtime.heartbeats import SAME_CALLS
 from repro.gpipe.runtime.status import reaching, waiting
@@ -69,6 +69,7 @@ class ControlChannel:
         self._untaken: list[Callable[[], object]] = []
         self.ranks, self.rank, self.replica = ranks, rank, replica
         self.is_first, self.is_last = rank == 0, rank == ranks - 1
+        self._offset: float | None = None
 
     def world_rank(self, rank: int) -> int:
         """Rank in the world of a rank of this replica."""
@@ -166,14 +167,22 @@ class ControlChannel:
                 )
         return [value for value, *_ in gathered]
 
-    @cached_property
-    def clock_offset(self) -> float:
+    def clock_offset(self, step: int) -> float:
         """Seconds to add to this rank's clock to get the first rank's; 0 on the same host.
 
-        All ranks ask for it at the same point, where it is measured once. The quickest of several
-        exchanges counts: it was delayed least, and its error is at most half its length.
+        All ranks ask for it after the same steps. It is measured again each 100 steps, since clocks
+        drift apart.
         """
-        hosts = self.all_gather(socket.gethostname())
+        if self._offset is None or step % 100 == 0:
+            self._offset = self._measured_offset()
+        return self._offset
+
+    def _measured_offset(self) -> float:
+        """The quickest of several exchanges counts: it was delayed least.
+
+        Its error is at most half its length.
+        """
+        hosts = self.all_gather(shm.boot_id())
         remote = [j for j in range(self.ranks) if hosts[j] != hosts[0]]
         if self.is_first:
             for j in (j for j in remote for _ in range(_ROUNDS)):

@@ -55,7 +55,7 @@ class EvaluationResult:
 @report_errors_to_all()
 def step_result(engine: Engine, schedule: Schedule, *, trace: bool) -> StepResult:
     """The result of the step that the engine has done, on the clock of the first rank of all."""
-    recorder, offset = engine.recorder, engine.everyone.clock_offset
+    recorder, offset = engine.recorder, engine.everyone.clock_offset(engine.step)
     spans, timeline = recorder.finish(), None
     if trace:
         spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
