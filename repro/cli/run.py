@@ -173,7 +173,9 @@ class Session:
         parts = [f"{len(runs) - len(failed)} of {len(runs)} runs are done"]
         if failed:
             ids = short(", ".join(failed), 300, quote=False)
-            parts.append(f"not measured: {ids}; the same command measures only these")
+            # A ratio is inside a round, so a baseline is measured again with all its runs.
+            again = "the same command measures them and what is compared with them"
+            parts.append(f"not measured: {ids}; {again}")
         if self.refused:
             reasons = ", ".join(dict.fromkeys(run.reason for run in self.refused))
             parts.append(f"{len(self.refused)} skipped ({reasons}), see `repro predict`")
