@@ -272,35 +272,27 @@ def _placed(tensor: Tensor, stride: Sequence[int], offset: int) -> Tensor:
     return room.set_(room.untyped_storage(), first, tensor.shape, tuple(stride)).copy_(tensor)
 
 
-def settle_gradients(
-    tree: Tree, seen: dict[Hashable, bool], layer: int, *, trust: bool = False
-) -> None:
+def settle_gradients(tree: Tree) -> None:
     """Give the gradients of these tensors the layout that they have after a stage boundary.
 
     autograd may pass a layer a gradient with gaps, expanded dimensions or other strides, for
     example where the next layer is a mean or a slice. A stage boundary removes these, and the last
     bits of a result may depend on them. So they are removed behind every layer, with or without a
-    boundary. `seen` learns which gradients always have that layout; `trust` lets these be, since a
-    hook on each takes as long as a small layer.
+    boundary.
     """
     tensors = [tree] if isinstance(tree, Tensor) else flatten(tree)[0]
-    for n, tensor in enumerate(tensors):
-        if tensor.requires_grad and tensor.layout == torch.strided and not tensor.is_nested:
-            place = layer, n, tensor.stride()
-            if not (trust and seen.get(place)) and tensor.grad_fn is not None:
-                # Quicker than `Tensor.register_hook`, which matters between two layers: there the
-                # code of either is in no cache.
-                tensor.grad_fn.register_prehook(
-                    partial(_settled_gradients, tensor.output_nr, layout_of(tensor), seen, place)
-                )
+    for tensor in tensors:
+        has_strides = tensor.layout == torch.strided and not tensor.is_nested
+        if has_strides and tensor.grad_fn is not None:
+            # Quicker than `Tensor.register_hook`, which matters between two layers: there the code
+            # of either is in no cache.
+            tensor.grad_fn.register_prehook(
+                partial(_settled_gradients, tensor.output_nr, layout_of(tensor))
+            )
 
 
 def _settled_gradients(
-    n: int,
-    layout: tuple[int, ...],
-    seen: dict[Hashable, bool],
-    place: Hashable,
-    gradients: tuple[Tensor, ...],
+    n: int, layout: tuple[int, ...], gradients: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...] | None:
     """The gradients of an operator's outputs, output n's in this layout; None if it has it."""
     gradient: Tensor | None = gradients[n]
@@ -309,7 +301,6 @@ def _settled_gradients(
     # Such strides leave no gaps.
     is_settled = gradient.stride() == layout and gradient.data_ptr() % _ALIGNED == 0
     is_settled = is_settled and not (gradient.is_conj() or gradient.is_neg())
-    seen[place] = is_settled and seen.get(place, True)
     if is_settled:
         return None
     shape, dtype, device = gradient.shape, gradient.dtype, gradient.device

@@ -182,7 +182,7 @@ class Engine:
             if isinstance(loss, nn.Module) and not is_torchs:
                 self.layers.loss_module = loss
         self.layers.follow()
-        self.runner.begin_step(self.step, self.layers.before_plain, evaluate=evaluate)
+        self.runner.begin_step(self.step, evaluate=evaluate)
 
     def _begin(
         self, inputs: Tree, targets: Tree, loss_fn: Loss, *, evaluate: bool, trace: bool, **how: Any

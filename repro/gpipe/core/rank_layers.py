@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from repro.gpipe.core.layers import is_compiled, modules_of, more_than_a_sequence, parameters_of
-from repro.gpipe.core.run_layers import is_plain
 
 
 class RankLayers:
@@ -24,7 +23,7 @@ class RankLayers:
         of_loss: its modules.
         call: number of this step or evaluation.
         tree_number: the call in which a layer was last replaced.
-        before_plain: indices of layers before a plain one, see `is_plain`.
+        foreign: modules of the layers of other ranks, without weights.
         modes: the loss, which modules are in training mode, and which parameters are trained.
     """
 
@@ -71,8 +70,6 @@ class RankLayers:
         training = [module.training for module in self.modules]
         trained = [parameter.requires_grad for parameter in self.parameters]
         self.modes = (self.tree_number, *self.of_loss, *training, *trained)
-        placed = (each for layers in self.layers.values() for each in layers)
-        self.before_plain = {n - 1 for n, layer in placed if is_plain(layer)}
 
     def parameters_of(self, stage: int) -> list[nn.Parameter]:
         """The parameters of one of these stages, in layer order."""

@@ -8,7 +8,7 @@ Three things are done for every layer, whatever the stage, and so are no guards:
 - the user's autocast region, which is left for everything but layers and loss.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -35,13 +35,11 @@ class LayerRunner:
         self.device, self.seed, self.first = device, seed, first
         self.draws: set[str] = set()
         self.autocast: torch.dtype | None = None
-        self._before_plain: set[int] = set()  # layers whose successor is plain, see `is_plain`
         self._others: list[rng.Source] = []
         self._step, self._evaluation, self._step_seed = 0, 0, seed
 
-    def begin_step(self, step: int, before_plain: set[int], *, evaluate: bool) -> None:
+    def begin_step(self, step: int, *, evaluate: bool) -> None:
         """Before the first action of a step, or of an evaluation between two steps."""
-        self._before_plain = before_plain
         # Evaluations between two steps draw different numbers, for Monte-Carlo dropout for example.
         self._evaluation = self._evaluation + 1 if evaluate and step == self._step else 0
         again = rng.hashed(self.seed, step, rng.EVALUATION, self._evaluation)
@@ -55,19 +53,9 @@ class LayerRunner:
         return [rng.hashed(self._step_seed, self._step, self.first + i, n) for n in layers]
 
     def run(
-        self,
-        value: Tree,
-        calls: Calls,
-        seeds: Sequence[int],
-        *,
-        settled: dict[Hashable, bool] | None = None,
-        trust: bool = False,
+        self, value: Tree, calls: Calls, seeds: Sequence[int], *, settles: bool = False
     ) -> Tree:
-        """Return the result of the last call.
-
-        `settled` learns how gradients lie in memory, and None leaves them as they are. With `trust`
-        gradients that a plain layer hands back are not looked at again: that takes long.
-        """
+        """Return the result of the last call; `settles` is for a run whose graph B will walk."""
         with self.region:
             for (index, call), seed in zip(calls, seeds, strict=False):
                 rng.reseed(seed, self.device, self._others)
@@ -77,9 +65,8 @@ class LayerRunner:
                     if not is_refusal(error) and isinstance(call, nn.Module):
                         error.add_note(f"(in layers[{index}], a {type(call).__name__})")
                     raise
-                if settled is not None:
-                    trusts = trust and index in self._before_plain
-                    settle_gradients(value, settled, index, trust=trusts)
+                if settles:
+                    settle_gradients(value)
         return value
 
     @property
@@ -123,15 +110,3 @@ class LayerRunner:
         finally:
             self.autocast = None
             torch.clear_autocast_cache()
-
-
-def is_plain(layer: nn.Module) -> bool:
-    """Whether a layer is one of torch's own without parts, hooks or another forward.
-
-    The layout of the gradients that it hands back depends on the form of its inputs and on the
-    layout of the gradients that it gets, never on their values.
-    """
-    is_torchs = type(layer).__module__.startswith("torch.nn.modules.") and not layer._modules
-    hooks = layer._forward_hooks or layer._forward_pre_hooks
-    hooks = hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return is_torchs and not hooks and "forward" not in vars(layer)

@@ -178,8 +178,7 @@ class Stage:
         p.leaves = [t.detach().requires_grad_(t.requires_grad) for t in p.inputs.tensors]
         p.given = p.leaves
         self._guards.call(before, p)
-        settled, trust = p.known.settled if settles else None, not p.first
-        run = partial(self._runner.run, settled=settled, trust=trust)
+        run = partial(self._runner.run, settles=settles)
         try:
             value = unflatten(p.given, p.inputs.form.skeleton)
             value = run(value, self._rank.layers[self.index], p.seeds)

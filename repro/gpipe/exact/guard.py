@@ -47,14 +47,12 @@ class Known:
         checked: the call in which F first went without a graph.
         requires: which outputs require a gradient, once an F with a graph has shown it.
         needs_graph: whether F computes other bits without a graph.
-        settled: places between layers, and whether their gradients lie there as behind a boundary.
     """
 
     call: int
     checked: int = 0
     requires: list[bool] | None = None
     needs_graph: bool = False
-    settled: dict[Any, bool] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
