@@ -80,6 +80,7 @@ def assemble(
         replicas = Replicas(members, place.device)
     rank = RankLayers(own, modules, [names[n] for n in modules])
     foreign = empty_foreign_layers(layers, cut.counts, rank.module)
+    rank.foreign = foreign.copy()
     if wire.is_last:  # the loss follows the last stage, also where this rank has others
         foreign.update(rank.module[: -cut.counts[-1]].modules())
 

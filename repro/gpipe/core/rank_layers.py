@@ -1,7 +1,8 @@
 """The layers of one rank, which users may replace, freeze or thaw between two steps."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -37,6 +38,7 @@ class RankLayers:
         self.module = nn.Sequential(OrderedDict(zip(names, modules.values(), strict=True)))
         self.layers: dict[int, list[tuple[int, nn.Module]]] = {}
         self.loss_module: nn.Module | None = None
+        self.foreign: Collection[Any] = ()
         self.call = self.tree_number = 0
         self.has_compiled = False
         self._indices = [*modules]

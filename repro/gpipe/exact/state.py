@@ -3,7 +3,7 @@
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from copy import copy
 from functools import partial
 from operator import is_
@@ -19,19 +19,24 @@ from repro.gpipe.exact.guard import Finding, Guard, Outcome, Pass
 OWN_KEYS = frozenset(vars(nn.Module()))  # attributes that every module has
 _PLAIN = bool | int | float | complex | str | None
 _CONTAINERS = list | dict | set | deque
-_MOST = 1000  # members of a container that is looked at
+_MOST, _DEPTH = 1000, 3  # members of a container that is looked at, and of how many in each other
 _ABSENT: Any = object()  # an attribute that is made in a forward
+_PASSES = (
+    "of an object that layers of two stages hold: a forward leaves a tensor there, which the other "
+    "stage would not get for the same micro-batch; return it with the output"
+)
 _Place = tuple[MutableMapping[str, Any], str]  # a module's attributes or buffers, and a name
 
 
 class LayerState(Guard):
     """R computes with state of a layer that F has moved, and moves it once more.
 
-    Buffers, numbers, tensors, generators and small containers that a layer or the loss holds are
-    put back for R if they are known to change. Found by comparing all of them over a whole step:
-    by identity and version, which costs two list comprehensions, in the first step with inputs of
-    a form also by value. What changes for the first time is known from then on, and the step is
-    taken again. A step that does not count leaves all of it as it was.
+    Buffers, numbers, tensors, generators and small containers that a layer, the loss, or an object
+    of theirs holds are put back for R if they are known to change. Found by comparing all of them
+    over a whole step: by identity and version, which costs two list comprehensions, in the first
+    step with inputs of a form also by value. What changes for the first time is known from then on,
+    and the step is taken again. A step that does not count leaves all of it as it was. A tensor
+    that a layer leaves in what layers of other stages hold, too, is refused.
     """
 
     def __init__(self, *given: Any) -> None:
@@ -39,12 +44,14 @@ class LayerState(Guard):
         self._tree: tuple[Any, ...] = ()
         self._places: list[_Place] = []
         self._moving: dict[tuple[int, str], _Place] = {}
+        self._elsewhere: dict[int, Any] = {}  # by id, what layers of two stages hold
 
     def begin_step(self, step: Any) -> None:
         tree = self._layers.tree_number, *self._layers.of_loss  # losses may take turns
         if self._tree != tree:
             self._tree = tree
             self._places = [*self._all()]
+            self._elsewhere = self._held_by_two_stages()
             self._known = {(id(values), name) for values, name in self._places}
             self._values: list[Any] = [_ABSENT] * len(self._places)
             self._frozen: list[Any] = [_ABSENT] * len(self._places)
@@ -84,6 +91,10 @@ class LayerState(Guard):
     def end_step(self, step: Any) -> Finding | None:
         changed = [self._places[k] for k in self._changed(closely=self._first)]
         changed += self._made() if self._first else []
+        for mapping, name in changed:
+            value = mapping.get(name)
+            if self._elsewhere.keys() & {id(mapping), id(value)} and _holds_tensor(value):
+                return Finding(Outcome.REFUSED, f"{name!r} {_PASSES}")
         new = {(id(mapping), name): (mapping, name) for mapping, name in changed}
         new = {key: place for key, place in new.items() if key not in self._moving}
         if not (new and self._recomputes):
@@ -109,14 +120,18 @@ class LayerState(Guard):
             mapping.pop(name, None)
 
     def _all(self) -> Iterator[_Place]:
-        for module in dict.fromkeys([*self._layers.modules, *self._layers.of_loss]):
-            buffers = module._buffers
-            for name in buffers.keys() if isinstance(buffers, dict) else ():
-                yield buffers, name
-            for name, value in vars(module).items():
-                moves = isinstance(value, _PLAIN | Tensor) or _access(value) is not None
-                if name not in OWN_KEYS and moves:
-                    yield vars(module), name
+        return _places([*self._layers.modules, *self._layers.of_loss])
+
+    def _held_by_two_stages(self) -> dict[int, Any]:
+        """Attributes of objects, dicts and lists that layers of more than one stage hold."""
+        stages: list[Any] = [[layer for _, layer in of] for of in self._layers.layers.values()]
+        found: dict[int, Any] = {}
+        twice: dict[int, Any] = {}
+        for holders in (*stages, self._layers.foreign):
+            held = {id(each): each for holds in _held(holders) for each in holds}
+            twice |= {key: each for key, each in held.items() if key in found}
+            found |= held
+        return twice
 
     def _made(self) -> list[_Place]:
         """Those that were not there when the step began."""
@@ -148,6 +163,54 @@ class LayerState(Guard):
         return found
 
 
+def _held(holders: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield the dicts of modules, and the dicts, lists and attributes of objects that they hold."""
+    todo, seen = [*holders], dict[int, Any]()
+    packages = {_package(holder) for holder in todo} - {"torch", "builtins"}
+    while todo:
+        holder = todo.pop()
+        if id(holder) in seen:
+            continue
+        seen[id(holder)] = holder
+        holds: list[Any] = []
+        if isinstance(holder, nn.Module):
+            holds = [holder._buffers, vars(holder), holder._modules]
+        elif isinstance(holder, list | tuple | dict):
+            holds = [holder] if len(holder) <= _MOST else []
+        elif _package(holder) in packages and not isinstance(holder, type):
+            holds = [getattr(holder, "__dict__", {})]
+        holds = [each for each in holds if isinstance(each, list | tuple | dict)]
+        yield holds
+        for each in holds:
+            members = enumerate(each) if not isinstance(each, dict) else each.items()
+            todo += [member for name, member in members if name not in OWN_KEYS]
+
+
+def _places(holders: Iterable[Any]) -> Iterator[_Place]:
+    """Yield the places of modules and of what they hold. Lists are looked at as a whole."""
+    for holds in _held(holders):
+        for mapping in holds:
+            for name, value in mapping.items() if isinstance(mapping, dict) else ():
+                if name not in OWN_KEYS and _moves(value):
+                    yield mapping, name
+
+
+def _package(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def _moves(value: Any) -> bool:
+    """Whether it can be put back. An optimizer moves parameters."""
+    is_kept = isinstance(value, _PLAIN | Tensor) and not isinstance(value, nn.Parameter)
+    return is_kept or _access(value) is not None
+
+
+def _holds_tensor(value: Any) -> bool:
+    members = value.values() if isinstance(value, dict) else value
+    members = members if isinstance(value, dict | list | deque) else [value]
+    return any(isinstance(member, Tensor) for member in members)
+
+
 def _put(place: _Place, value: Any, frozen: Any) -> None:
     mapping, name = place
     if value is _ABSENT:
@@ -163,10 +226,14 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+def _access(
+    value: Any, depth: int = _DEPTH
+) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
     """How to copy and to restore what is changed in place, since others may hold it, too."""
     if isinstance(value, _CONTAINERS):
-        return (partial(copy, value), partial(_fill, value)) if len(value) <= _MOST else None
+        if depth and len(value) <= _MOST:
+            return partial(_copied, value, depth - 1), partial(_fill, value)
+        return None
     numpy: Any = sys.modules.get("numpy")  # nothing else could have made one of its objects
     if isinstance(value, random.Random):
         return value.getstate, value.setstate
@@ -180,9 +247,19 @@ def _access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None
     return None
 
 
-def _fill(container: Any, members: Any) -> None:
+def _copied(container: Any, depth: int) -> Any:
+    """A copy of a container, and of those in it."""
+    members = container.values() if isinstance(container, dict) else container
+    inner = [(m, access) for m in members if (access := _access(m, depth)) is not None]
+    return copy(container), [(m, *access, access[0]()) for m, access in inner]
+
+
+def _fill(container: Any, frozen: Any) -> None:
+    members, inner = frozen
     container.clear()
     (container.extend if isinstance(container, list | deque) else container.update)(members)
+    for _, _, restore, content in inner:
+        restore(content)
 
 
 def _freeze(value: Any, memo: dict[int, Any]) -> Any:
@@ -196,15 +273,21 @@ def _freeze(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _is_as_before(value: Any, frozen: Any) -> bool:
-    """Whether what is changed in place is as it was; members are compared by identity."""
-    if isinstance(value, dict):
-        return [*value] == [*frozen] and all(map(is_, value.values(), frozen.values()))
-    if isinstance(value, set):
-        return value == frozen
-    if isinstance(value, list | deque):
-        return len(value) == len(frozen) and all(map(_is_equal, value, frozen))
+    """Whether what is changed in place is as it was; other members are compared by identity."""
+    if isinstance(value, _CONTAINERS):
+        members, inner = frozen
+        return _has(value, members) and all(_is_as_before(m, content) for m, _, _, content in inner)
     access = _access(value)
     return access is not None and rng.same(access[0](), frozen)
+
+
+def _has(container: Any, members: Any) -> bool:
+    if isinstance(container, dict):
+        same_keys = [*container] == [*members]
+        return same_keys and all(map(is_, container.values(), members.values()))
+    if isinstance(container, set):
+        return container == members
+    return len(container) == len(members) and all(map(_is_equal, container, members))
 
 
 def _is_equal(a: Any, b: Any) -> bool:
