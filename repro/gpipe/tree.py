@@ -3,7 +3,7 @@
 Sizes are those of `torch.tensor_split`: they differ by at most one, the larger ones first.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import length_hint
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 # Containers that are made again as what they are; named tuples are, too.
 _CONTAINERS = (tuple, list, dict, OrderedDict, torch.Size)
+_TAKEN_AS_DICTS = {"BatchEncoding", "ModelOutput"}  # of transformers, and what is derived from them
 
 Tree = Any  # a tensor, a constant, or tuples, lists and dicts of these
 
@@ -38,25 +39,34 @@ def map_leaves(leaf: type, fn: Callable[[Any], Any], tree: Tree) -> Tree:
         return fn(tree)
     if isinstance(tree, tuple | list):
         mapped = (map_leaves(leaf, fn, member) for member in tree)
-        return type(tree)(*mapped) if hasattr(tree, "_fields") else type(tree)(mapped)
-    if isinstance(tree, dict):
-        kind = OrderedDict if isinstance(tree, OrderedDict) else dict
+        # A named tuple may have a constructor of its own, as torch's PackedSequence has.
+        return getattr(type(tree), "_make", type(tree))(mapped)
+    if _is_dict(tree):
+        kind = OrderedDict if type(tree) is OrderedDict else dict
         return kind((key, map_leaves(leaf, fn, member)) for key, member in tree.items())
     return tree
 
 
-def _members(tree: Tree) -> Iterable[Any]:
-    """The members of a tuple, list or dict."""
-    if isinstance(tree, dict):
+def _is_dict(tree: Tree) -> bool:
+    return isinstance(tree, dict) or _is_taken_as_dict(tree)
+
+
+def _is_taken_as_dict(tree: Tree) -> bool:
+    is_mapping = isinstance(tree, UserDict | OrderedDict)
+    return is_mapping and not _TAKEN_AS_DICTS.isdisjoint(c.__name__ for c in type(tree).__mro__)
+
+
+def _members(tree: Tree) -> Iterable[Any] | None:
+    """The members of a tuple, list or dict; None of a leaf."""
+    if _is_dict(tree):
         return tree.values()
-    return tree if isinstance(tree, tuple | list) else ()
+    return tree if isinstance(tree, tuple | list) else None
 
 
 def leaves(tree: Tree) -> list[Any]:
     """Everything in a tree that is no tuple, list or dict."""
-    if not isinstance(tree, tuple | list | dict):
-        return [tree]
-    return [leaf for member in _members(tree) for leaf in leaves(member)]
+    members = _members(tree)
+    return [tree] if members is None else [leaf for each in members for leaf in leaves(each)]
 
 
 def flatten(tree: Tree) -> tuple[list[Tensor], Tree]:
@@ -120,11 +130,12 @@ def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor
         elif vars(tree):
             attribute = next(iter(vars(tree)))
             problem = f"holds a tensor with an attribute {attribute!r}, which would be lost"
-    elif isinstance(tree, tuple | list | dict):
-        named = isinstance(tree, tuple) and hasattr(tree, "_fields")
-        if type(tree) not in _CONTAINERS and not named:
+    else:
+        members = _members(tree)
+        known = type(tree) in _CONTAINERS or hasattr(tree, "_make") or _is_taken_as_dict(tree)
+        if members is not None and not known:
             problem = f"holds a {kind}, which would become another type; use plain containers"
-        for member in _members(tree):
+        for member in members or ():
             refuse_unplain(member, what, tensor_types)
     if problem:
         raise ValueError(f"{what}: {problem}")
@@ -139,12 +150,12 @@ def _refuse_uncut(tree: Tree, name: str, examples: int) -> None:
         length = 0
     else:
         length = length_hint(tree)  # 0 of what has none, such as a number
-    if length == examples and not isinstance(tree, dict) and not hasattr(tree, "_fields"):
+    if length == examples and not _is_dict(tree) and not hasattr(tree, "_fields"):
         raise ValueError(
             f"{name}: a {type(tree).__name__} of length {examples}, the mini-batch, is not cut "
             "into micro-batches; make it a tensor, or wrap it in repro.gpipe.Whole(...)"
         )
-    for member in _members(tree):
+    for member in _members(tree) or ():
         _refuse_uncut(member, name, examples)
 
 

@@ -314,11 +314,12 @@ def test_an_optimizer_that_steps_in_backward():
         assert all(map(torch.equal, pipe.parameters(), expected.parameters()))
 
 
-def test_no_step_after_close_or_in_inference_mode():
-    pipe = Pipeline([linear], 1, 2, device="cpu")
-    with torch.inference_mode():
-        refused("leave that mode", pipe.train_step, X, Y, MSE)
-        inside = pipe.evaluate(X, Y, MSE).loss
+def test_no_step_after_close_or_without_gradients():
+    pipe, inside = Pipeline([linear], 1, 2, device="cpu"), 0.0
+    for mode in (torch.inference_mode(), torch.no_grad()):
+        with mode:
+            refused("^train_step inside torch.no_grad", pipe.train_step, X, Y, MSE)
+            inside = pipe.evaluate(X, Y, MSE).loss
     assert inside == pipe.evaluate(X, Y, MSE).loss == pipe.train_step(X, Y, MSE).loss
     pipe.close()
     pipe.close()

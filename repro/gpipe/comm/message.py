@@ -7,11 +7,13 @@ operands.
 """
 
 import ctypes
+import io
 import pickle
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +89,9 @@ class Form:
     @cached_property
     def packed(self) -> bytes:
         """The form as bytes, for `unpacked`."""
-        return pickle.dumps((self.tensors, self.skeleton, self.sharing))
+        stream = io.BytesIO()
+        _Pickler(stream).dump((self.tensors, self.skeleton, self.sharing))
+        return stream.getvalue()
 
     @classmethod
     def unpacked(cls, data: bytes) -> "Form":
@@ -173,6 +177,16 @@ def tensors_in(storage: torch.UntypedStorage, start: int, form: Form) -> list[Te
         )
         for meta, offset in zip(form.tensors, form.offsets, strict=False)
     ]
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out constructors of named tuples, which may look at their members."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Called for what is no builtin."""
+        is_named = isinstance(obj, tuple) and hasattr(obj, "_make")
+        kind: Any = type(obj)
+        return (kind._make, (tuple(obj),)) if is_named else NotImplemented
 
 
 class Forms:

@@ -88,8 +88,8 @@ class Engine:
         trace: bool,
     ) -> None:
         """Do one training step; afterwards `loss` and `recorder` have its results."""
-        if torch.is_inference_mode_enabled():
-            raise RefusedError("train_step inside torch.inference_mode(): leave that mode")
+        if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
+            raise RefusedError("train_step inside torch.no_grad() or inference_mode(): leave it")
         self._follow(loss_fn, evaluate=False)
         how: dict[str, Any] = {"optimizer": optimizer, "scaler": scaler, "trace": trace}
         for _ in range(_MOST_ATTEMPTS):

@@ -102,7 +102,15 @@ class Stage:
         if pairs:
             roots, their_gradients = zip(*pairs, strict=True)
             before = versions(self._rank.parameters)
-            torch.autograd.backward(roots, their_gradients)
+            try:
+                torch.autograd.backward(roots, their_gradients)
+            except RuntimeError as error:
+                if "modified by an inplace operation" in str(error) and not kept.recomputed:
+                    error.add_note(
+                        "(other micro-batches run forward before this backward, and a layer wrote "
+                        "in place to what it needs; checkpoint='always' runs it again just before)"
+                    )
+                raise
             if not self.whole and versions(self._rank.parameters) != before:
                 raise ValueError(
                     "a hook changed parameters before the gradient of the mini-batch was complete, "
