@@ -28,6 +28,7 @@ class Own(Method):
             seed=setup.seed,
             sample=setup.sample,
             allow_nonfinite=setup.allow_nonfinite,
+            check_layers=False,  # these models combine no examples
         )
         self.module = self._pipe.module
         self.balance = self._pipe.balance

@@ -1,11 +1,14 @@
-"""Guards by name."""
+"""Guards by name, and layers that combine examples."""
 
+import random
+from collections import Counter
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
-from examples import refused
+from examples import Apply, Around, Means, refused
 from torch import nn
 
 from repro.gpipe import Pipeline
@@ -38,3 +41,96 @@ def test_what_is_left_out_is_not_looked_at(left_out):
         pipe.train_step(*step)
     else:
         refused("its outputs are not the same when", pipe.train_step, *step)
+
+
+class Auxiliary(torch.autograd.Function):
+    """Gives an auxiliary loss the gradient of one, beside that of the model."""
+
+    @staticmethod
+    def forward(ctx, x, loss):
+        ctx.save_for_backward(loss)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, torch.ones_like(ctx.saved_tensors[0])
+
+
+def clamped():
+    linear = nn.Linear(4, 4)
+    linear.weight.register_hook(lambda gradient: gradient.clamp(-1e-4, 1e-4))
+    return linear
+
+
+COMBINE = [
+    lambda: Apply(lambda x: x - x.mean(0)),
+    lambda: nn.TransformerEncoderLayer(4, 1, 8),  # its first dimension is time
+    lambda: Apply(lambda x: Auxiliary.apply(x, 1e-3 * x.square().mean())),
+    lambda: Around(
+        nn.Embedding(3, 4, scale_grad_by_freq=True), lambda m, x: x + m((x[..., 0] > 0).long())
+    ),
+    clamped,
+]
+packed = partial(nn.utils.rnn.pack_padded_sequence, batch_first=True, enforce_sorted=False)
+unpacked = partial(nn.utils.rnn.pad_packed_sequence, batch_first=True)
+SEPARATE = [  # of these none combines any
+    lambda: nn.TransformerEncoderLayer(4, 1, 8, batch_first=True),
+    lambda: Around(nn.GRU(4, 4), lambda m, x: m(x.transpose(0, 1))[0].transpose(0, 1)),
+    lambda: Around(nn.GRU(4, 4), lambda m, x: m(packed(x, [3, 1, 2, 3][: len(x)]))[0]),
+    lambda: Apply(lambda x: unpacked(x)[0]),
+    lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.InstanceNorm1d(3), nn.RReLU()),
+    lambda: nn.Linear(4, 4),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", [*COMBINE, None])
+def test_a_layer_that_combines_examples_is_named(kind, dtype, caplog):
+    layers = [made() for made in (SEPARATE if kind is None else (*SEPARATE[:2], kind))]
+    layers = [layer.to(dtype) for layer in layers]
+    for check_layers in (False, True):
+        pipe = Pipeline(layers, 1, 3, device="cpu", check_layers=check_layers)
+        x = torch.randn(6, 3, 4, dtype=dtype, generator=torch.Generator().manual_seed(1))
+        for _ in range(2):
+            pipe.train_step(x, x, nn.functional.mse_loss)
+        found = [record.getMessage() for record in caplog.records]
+        if kind is None or not check_layers:
+            assert not found
+        else:
+            (warning,) = found
+            assert warning.startswith(f"layers[2], a {type(layers[2]).__name__}: its ")
+            assert "trains as on batches of 2, not 6; " in warning
+
+
+class Watched(Means):
+    """Has hooks, draws from Python's generator, and writes to a weight in its forward."""
+
+    def __init__(self, seen):
+        super().__init__()
+        self.weight, self.average = nn.Parameter(torch.ones(6)), nn.Parameter(torch.zeros(6), False)
+        self.register_forward_hook(lambda *_: seen.update(["forward"]))
+        self.register_full_backward_hook(lambda *_: seen.update(["backward"]))
+        self.weight.register_hook(lambda _: seen.update(["weight"]))
+
+    def forward(self, x):
+        self.average += x.detach().mean(0)
+        return super().forward(x * self.weight + random.random()) + self.average
+
+
+@pytest.mark.parametrize("checkpoint", ["never", "always"])
+def test_looking_for_combined_examples_changes_nothing(checkpoint):
+    found = []
+    for check_layers in (False, True):
+        torch.manual_seed(0)
+        random.seed(0)
+        seen = Counter()
+        layers = [nn.Linear(6, 6), Watched(seen), nn.BatchNorm1d(6), nn.Dropout(0.3)]
+        layers = layers if checkpoint == "never" else layers[2:]
+        how = {"device": "cpu", "checkpoint": checkpoint, "check_layers": check_layers}
+        pipe = Pipeline([nn.Linear(6, 6), *layers], 1, 3, **how)
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+        x = torch.randn(9, 6)
+        losses = [pipe.train_step(x, x, nn.functional.mse_loss, optimizer).loss for _ in range(3)]
+        state = {name: tensor.tolist() for name, tensor in pipe.module.state_dict().items()}
+        found.append((losses, state, seen, random.random(), torch.rand(1).item()))
+    assert found[0] == found[1]

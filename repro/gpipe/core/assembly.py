@@ -39,6 +39,7 @@ def assemble(
     guards: str | Sequence[str],
     allow_nonfinite: bool,
     check_loss: bool,
+    check_layers: bool,
 ) -> tuple[Place, Cut, Engine]:
     """The place of this process, the cut of the model, and the engine; every rank calls this.
 
@@ -85,8 +86,9 @@ def assemble(
         foreign.update(rank.module[: -cut.counts[-1]].modules())
 
     gather = None if replicas is None else replicas.gather
-    chosen = rules.guards(guards, rank, place.device, gather, finite=not allow_nonfinite)
     runner = LayerRunner(place.device, seed, place.replica * M)
+    on = {"NonFinite": not allow_nonfinite, "CoupledExamples": check_layers}
+    chosen = rules.guards(guards, rank, runner, gather, on=on)
     whole = M == config.replicas == 1
     engine = Engine(
         rank,

@@ -323,6 +323,6 @@ def _restorers(value: Any) -> list[Callable[[], object]]:
 
 
 def _copy_back(tensor: Tensor, version: int, before: Tensor) -> None:
-    """Copy back only if it was written to, since a graph may hold it."""
-    if tensor._version != version:
+    """Copy back only if it was written to, also through `.data`, since a graph may hold it."""
+    if tensor._version != version or not torch.equal(tensor, before):
         tensor.copy_(before)

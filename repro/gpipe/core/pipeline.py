@@ -72,6 +72,7 @@ class Pipeline:
             training nor when saving.
         check_loss: compare a loss that is not one of torch's with that of the mini-batch, in its
             first step.
+        check_layers: warn of layers that combine the examples of a batch, in their first step.
         guards: rules of exactness, by the names in docs/notes/guards.md; leave one out to see what
             it costs.
 
@@ -99,6 +100,7 @@ class Pipeline:
         sample: Tree | None = None,
         allow_nonfinite: bool = False,
         check_loss: bool = True,
+        check_layers: bool = True,
         guards: str | Sequence[str] = "all",
     ) -> None:
         self.config = PipelineConfig(
@@ -126,6 +128,7 @@ class Pipeline:
             guards=guards,
             allow_nonfinite=allow_nonfinite,
             check_loss=check_loss,
+            check_layers=check_layers,
         )
         self.stages, self.micro_batches, self.replicas = stages, micro_batches, replicas
         self.rank, self.replica, self.device = place.rank, place.replica, place.device

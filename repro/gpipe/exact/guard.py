@@ -110,9 +110,13 @@ class Guard:
     `after_forward` are called.
     """
 
-    def __init__(self, layers: Any, device: torch.device, gather: Gather | None) -> None:
-        """`layers` are this rank's `RankLayers`; `gather` collects a tensor of all replicas."""
-        self._layers, self._device, self._gather = layers, device, gather
+    def __init__(self, layers: Any, runner: Any, gather: Gather | None) -> None:
+        """`layers` are this rank's `RankLayers`, which a `LayerRunner` runs.
+
+        `gather` collects a tensor of all replicas.
+        """
+        self._layers, self._runner, self._gather = layers, runner, gather
+        self._device: torch.device = runner.device
 
     def begin_step(self, step: Any) -> None:
         """Before the first action of a step."""

@@ -24,7 +24,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     """
     groups: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
-        values = _real_values(tensor)
+        values = real_values(tensor)
         groups[values.dtype].append(values)
     for members in groups.values():
         # torch needs float32 here for gradients of every dtype.
@@ -42,7 +42,7 @@ def is_finite(tensor: Tensor, *, or_mask: bool = False) -> bool:
 
     With `or_mask` -inf is allowed too, since masks are made of it.
     """
-    values = _real_values(tensor)
+    values = real_values(tensor)
     # A sum makes no copy, and a finite sum has finite terms. A sum of finite terms may overflow.
     if math.isfinite(values.sum().item()):
         return True
@@ -52,7 +52,7 @@ def is_finite(tensor: Tensor, *, or_mask: bool = False) -> bool:
     return bool(allowed.all())
 
 
-def _real_values(tensor: Tensor) -> Tensor:
+def real_values(tensor: Tensor) -> Tensor:
     """The numbers that a tensor stores, as real numbers; a view if possible."""
     values = tensor.coalesce().values() if tensor.is_sparse else tensor
     if values.is_neg():
