@@ -227,4 +227,4 @@ def tasks(build: Callable[..., Model], step: Step, args: Mapping[str, Any]) -> T
     inputs, targets = (mini_batch(example, step.batch) for example in model.batch(1, 0))
     counter = Counter(model.layers, model.loss, step.optimizer, step.device)
     counter.boundaries(micro_batch(inputs, sizes(step.batch, step.config.micro_batches)[0]))
-    return Tasks(counter, step.schedule, inputs, targets, step.messages, args)
+    return Tasks(counter, step.schedule, inputs, targets, step.messages, args=args)
