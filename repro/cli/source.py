@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import tyro
 from annotated_types import Interval
 
-from repro.cli.options import MiniBatch
+from repro.cli.options import MiniBatch, named_by_flags
 from repro.costs import device
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import contention, machine
@@ -138,7 +138,8 @@ def chosen(options: PredictOptions, processes: int | None, N: int) -> Chosen:
     if options.device is None:
         raise ValueError("--device: name one; try --device v100, or --device here")
     profile = device.load(tilde_to_home(options.device))
-    source = Roofline(profile, model, options.optimizer, link, node=options.node)
+    with named_by_flags({"node"}):
+        source = Roofline(profile, model, options.optimizer, link, node=options.node)
     on, memory = f"{profile.title}, {profile.precision}", int(profile.memory.value)
     return Chosen(model, args, source, on, profile=options.device, memory=memory)
 

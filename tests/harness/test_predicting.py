@@ -127,7 +127,9 @@ def test_a_cut_that_the_library_refuses_is_refused_or_left_out(capsys):
     assert "layers[2].weight: shared by stages 0 and 1" in capsys.readouterr().err
     found = answer(capsys, *on, "--devices", "2", "--link", "10000", "--top", "30")
     assert {plan["K"] for plan in found["plans"]} == {1}
-    assert "memory is counted in float32" in found["on"]
+    on[on.index("a100")] = "a100-tf32"
+    in_float32 = answer(capsys, *on, "--devices", "2", "--link", "10000")["plain"]
+    assert max(found["plain"]["peak_bytes"]) < max(in_float32["peak_bytes"])
 
 
 def test_the_fastest_plans_are_ranked_and_fit(capsys):
@@ -209,12 +211,30 @@ def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
         ([*ON[1:], "--K", "2", "--top", "3"], "--top: has no meaning with --K"),
         ([*ON[1:], "--largest", "8GB"], "--device: has no meaning with --largest"),
         ([*ON[1:], "--K", "2", "--link", "0"], "--link 0: allowed is 1e-06 to 1e+06"),
+        ([*ON[1:], "--K", "2", "--node", "4"], "--node 4: the profile v100 has no link between"),
+        ([*ON[1:], "--K", "2", "--micro-batch", "3"], "--micro-batch 3: allowed is a divisor of"),
+        ([*ON[1:], "--K", "2", "--M", "1", "--micro-batch", "8"], "--micro-batch: has no meaning"),
+        ([*ON[1:], "--K", "2", "--cut", "4", "5"], "--cut 4 5: needs a single --K"),
         (["transformer", "--largest", "8GB", "--K", "2", "4"], "allowed is one value of each"),
         (["timed", "--device", "here", "--K", "2"], "layers wait for fixed times"),
     ],
 )
 def test_a_mistake_is_one_line(words, text, refused):
     assert text in refused(["predict", *words])
+
+
+def test_a_plan_that_is_given_to_the_last_layer(capsys):
+    (plan,) = answer(capsys, *ON, "--K", "2", "--cut", "5", "3", "--micro-batch", "4")["plans"]
+    assert (plan["M"], plan["cut"]) == (2, [5, 3])
+
+
+def test_replicas_on_several_nodes_sum_over_the_slower_link(capsys):
+    """K=2 and D=4: pipelines within a node of 4, and two replicas on each of two nodes."""
+    on = [*ON, "--K", "2", "--D", "4", "--M", "1"]
+    on[on.index("v100")] = "a100"
+    steps = [answer(capsys, *on, "--node", node)["plans"][0]["step_s"] for node in ("8", "4", "2")]
+    assert steps == sorted(steps)
+    assert len({*steps}) == 3
 
 
 def timed_layers() -> KeptLayers:
