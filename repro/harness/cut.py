@@ -1,12 +1,9 @@
-"""How the layers of a run are cut into stages, decided here for every kind of run.
-
-A spec has the rule. `repro.gpipe.partition.balance.choose` applies it, in a Pipeline, for a peer
-and for a prediction alike; here it gets what it makes even.
-"""
+"""How the layers of a run are cut into stages: decided here for workers, peers and predictions."""
 
 from collections.abc import Callable, Sequence
 
 from repro.costs.counter import Counter
+from repro.gpipe import PipelineConfig
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost, additive
@@ -15,22 +12,21 @@ from repro.harness.job import Job
 from repro.harness.spec import RunSpec, canonical
 from repro.models import Model
 
-Balance = str | Sequence[int] | Cost  # as `Pipeline` takes it
 _OF_CUT = {
     "model", "model_args", "K", "M", "N", "D", "checkpoint", "balance", "partitioner",
     "stages_per_rank",
 }  # fmt: skip
 
 
-def balance_of(job: Job, model: Model, sample: Tree) -> Balance:
-    """What cuts the layers of a job; `sample` are the inputs of one micro-batch."""
-    if job.simulated is not None:  # its stand-in has one layer for each stage
-        return "uniform"
+def config_of(job: Job, model: Model, sample: Tree) -> PipelineConfig:
+    """The pipeline of a job; `sample` are the inputs of one micro-batch."""
 
     def flops() -> list[int]:
         return forward_flops(Counter(model.layers, model.loss, device=job.device), sample)
 
-    return job.balance or _balance(job.spec, flops)
+    if job.simulated is not None:  # its stand-in has one layer for each stage
+        return config_with(job.spec, "uniform")
+    return config_with(job.spec, job.balance or _balance(job.spec, flops))
 
 
 def counts_of(
@@ -39,17 +35,27 @@ def counts_of(
     flops: Callable[[], Sequence[int]],
     by_time: Callable[[], Cost],
 ) -> tuple[int, ...]:
-    """Layers of each stage of a run that is not executed, as `Pipeline` cuts them."""
+    """Layers of each stage of a run that is predicted; it is cut as `Pipeline` cuts."""
     spec.check_depth(len(layers))
-    balance, partitioner = _balance(spec, flops), partitioner_of(spec)
-    return choose(layers, spec.total_stages, balance, partitioner, by_time).counts
+    return choose(layers, config_with(spec, _balance(spec, flops)), by_time).counts
 
 
-def partitioner_of(spec: RunSpec) -> str:
-    return spec.partitioner or SMALLEST_LARGEST
+def config_with(spec: RunSpec, balance: str | Sequence[int] | Cost) -> PipelineConfig:
+    return PipelineConfig(
+        stages=spec.K,
+        micro_batches=spec.M,
+        replicas=spec.D,
+        balance=balance,
+        partitioner=spec.partitioner or SMALLEST_LARGEST,
+        checkpoint=spec.checkpoint,
+        schedule=spec.schedule,
+        transport=spec.transport,
+        throttle=spec.link,
+        stages_per_rank=spec.stages_per_rank or 1,
+    )
 
 
-def _balance(spec: RunSpec, flops: Callable[[], Sequence[int]]) -> Balance:
+def _balance(spec: RunSpec, flops: Callable[[], Sequence[int]]) -> str | Sequence[int] | Cost:
     return additive(flops()) if spec.balance == "flops" else spec.balance
 
 

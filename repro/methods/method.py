@@ -59,13 +59,7 @@ class Setup:
         Raises:
             ValueError: one line: the balance is "time", which only our pipeline can measure.
         """
-        return choose(
-            as_layers(self.layers),
-            self.config.total_stages,
-            self.config.balance,
-            self.config.partitioner,
-            _refuse_time,
-        ).counts
+        return choose(as_layers(self.layers), self.config, _refuse_time).counts
 
     def build_stage(self, counts: Sequence[int], stage: int) -> nn.Sequential:
         """The layers of one stage, for a peer, with the keys of the unsplit nn.Sequential."""

@@ -46,7 +46,7 @@ def memory_of_ranks(
     counter = Counter(layers, loss, optimizer, device=device)
     schedule = config.make_schedule()
     no_profile: Any = None
-    counts = choose(layers, schedule.stages, "uniform", config.partitioner, no_profile).counts
+    counts = choose(layers, config, no_profile).counts
     return [Ranks(counter, schedule, *data, each).peaks(counts) for each in messages]
 
 

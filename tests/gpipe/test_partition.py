@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from repro.gpipe import PipelineConfig
 from repro.gpipe.partition.balance import Cut, choose
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.partition.layer_profile import measure
@@ -156,8 +157,8 @@ def no_measurement():
 def test_parameters_are_counted_without_memory():
     million = partial(nn.Linear, 1_000_000, 1_000_000, bias=False)
     layers = [million, nn.ReLU, lambda: nn.Linear(2, 3), nn.ReLU()]
-    cut = choose(layers, 2, "parameters", "smallest-largest", no_measurement)
+    cut = choose(layers, PipelineConfig(2, 2), no_measurement)
     assert cut == Cut((2, 2), "by parameters (smallest-largest)", (1e12, 9), "parameters")
-    assert choose([nn.ReLU], 1, "time", "smallest-largest", no_measurement)
+    assert choose([nn.ReLU], PipelineConfig(1, 2, balance="time"), no_measurement)
     words = "by parameters (smallest-largest): 1e+12, 9 parameters, predicted imbalance 100.0%"
     assert str(cut) == f"2+2 layers {words}"

@@ -65,7 +65,7 @@ def assemble(
         slowest = max(speeds, key=lambda link: link.seconds(2**20))
         return profiles[0].cost(slowest, recompute=config.checkpoint != "never")
 
-    cut = choose(layers, config.total_stages, config.balance, config.partitioner, by_time)
+    cut = choose(layers, config, by_time)
     if place.number == 0:
         _log.info("%s", cut)
     refuse_shared(layers, cut.counts)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.layers import Layer, parameter_counts
 from repro.gpipe.errors import one_of
 from repro.gpipe.partition.layer_costs import BALANCES, check_balance, stage_layers
@@ -42,14 +43,9 @@ class Cut:
         return f"{text}: {costs}{unit}, predicted imbalance {self.imbalance:.1%}"
 
 
-def choose(
-    layers: Sequence[Layer],
-    stages: int,
-    balance: str | Sequence[int] | Cost,
-    partitioner: str,
-    by_time: Callable[[], Cost],
-) -> Cut:
+def choose(layers: Sequence[Layer], config: PipelineConfig, by_time: Callable[[], Cost]) -> Cut:
     """Cut the model; `by_time` measures what its stages cost in seconds."""
+    stages, balance, partitioner = config.total_stages, config.balance, config.partitioner
     one_of("partitioner", partitioner, PARTITIONERS)
     check_stages(len(layers), stages)
     if callable(balance):

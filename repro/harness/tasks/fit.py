@@ -11,11 +11,12 @@ from repro.costs.fit import Step, largest
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import Messages
 from repro.gpipe.core.memory import LiveBytes, capped
+from repro.harness.cut import config_with
 from repro.harness.job import Job, Measured
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
-from repro.harness.tasks.setup import config_of, device_of, drawn_on, facts_of, setup_of
+from repro.harness.tasks.setup import device_of, drawn_on, facts_of, setup_of
 from repro.methods.own import Own
 from repro.models import build
 
@@ -48,7 +49,7 @@ def counted(job: Job) -> FitRound:
     spec, device = job.spec, job.device
     began = time.perf_counter()
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
-    step = Step(config_of(spec, spec.balance), spec.N, optimizer, _messages(spec, device), device)
+    step = Step(config_with(spec, spec.balance), spec.N, optimizer, _messages(spec, device), device)
     assert spec.memory is not None
     sizes = size_ladders(spec.model, spec.arguments)
     answer = largest(partial(build, spec.model), step, spec.memory, sizes)

@@ -24,11 +24,11 @@ from repro.data.sources import Part
 from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.tree import split
-from repro.harness.cut import balance_of
+from repro.harness.cut import config_of
 from repro.harness.job import Job, Measured
 from repro.harness.schema import LearnRound
 from repro.harness.spec import LearnSpec, Training, canonical
-from repro.harness.tasks.setup import config_of, device_of, facts_of
+from repro.harness.tasks.setup import device_of, facts_of
 from repro.models import Model, build
 from repro.train.evaluation import greedy
 from repro.train.losses import accuracy, classification, translation
@@ -131,7 +131,7 @@ def _trainer(job: Job, spec: LearnSpec, rank: int) -> tuple[Trainer, Data, Model
     sample = split(inputs, spec.M)[0]
     pipe = Pipeline(
         model.layers,
-        **config_of(spec, balance_of(job, model, sample)).arguments,
+        **config_of(job, model, sample).arguments,
         device=device_of(job.device, rank),
         seed=spec.seed,
         sample=sample,

@@ -11,10 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from repro.gpipe import PipelineConfig
 from repro.gpipe.comm.transport import TIMEOUT
 from repro.gpipe.tree import split
-from repro.harness.cut import Balance, balance_of, partitioner_of
+from repro.harness.cut import config_of
 from repro.harness.job import Job
 from repro.harness.predict import waits
 from repro.harness.spec import PIPELINING, REPLICATED, RunSpec
@@ -33,7 +32,7 @@ def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) 
     return Setup(
         model.layers,
         model.loss,
-        config=config_of(spec, balance_of(job, model, sample)),
+        config=config_of(job, model, sample),
         sample=sample,
         seed=spec.seed,
         device=device_of(job.device, rank),
@@ -72,21 +71,6 @@ def _drawn(layer: Callable[[], nn.Module], index: int, device: torch.device) -> 
         for buffer in module.buffers():
             buffer.zero_()
     return module
-
-
-def config_of(spec: RunSpec, balance: Balance) -> PipelineConfig:
-    return PipelineConfig(
-        stages=spec.K,
-        micro_batches=spec.M,
-        replicas=spec.D,
-        balance=balance,
-        partitioner=partitioner_of(spec),
-        checkpoint=spec.checkpoint,
-        schedule=spec.schedule,
-        transport=spec.transport,
-        throttle=spec.link,
-        stages_per_rank=spec.stages_per_rank or 1,
-    )
 
 
 def facts_of(model: Model, began: float) -> dict[str, Any]:
