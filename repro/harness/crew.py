@@ -71,8 +71,6 @@ class Crew:
 
     def _start(self, count: int) -> None:
         """Start so many workers, so that no deadline includes their start."""
-        if self._team and self._team.lost:
-            return
         self._done, self.count = 0, count
         if self._team:
             starting = self._team.group(work)
@@ -103,10 +101,7 @@ class Crew:
         if wanted != self.count:
             self._stop()
             self._start(wanted)
-        if self._group is None:
-            assert self._team
-            lost = f"{self._team.lost}; start it again, finished runs are kept"
-            return {0: Outcome("interrupted", lost)}
+        assert self._group is not None
         kills = oom_kills()
         text = _JOBS.dump_json(jobs, exclude_none=True).decode()
         self._group.store.set(f"jobs/{self._done}", text)

@@ -168,8 +168,7 @@ def together(
     try:
         result = call()
     except Exception as error:  # of any kind, since the other stages must not wait for ever
-        is_told = is_refusal(error) or isinstance(error, OSError)  # by its message alone
-        cause = None if is_told else error
+        cause = None if is_refusal(error) or isinstance(error, OSError) else error
         failure = _describe_failure(error, where, rank)
     outcomes = gather((result, failure))
     failures = [failure for _, failure in outcomes if failure is not None]

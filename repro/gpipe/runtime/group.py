@@ -28,7 +28,6 @@ from repro.io.temporary import own_folder
 Body = Callable[..., None]
 
 _POLL = 0.1  # seconds
-_ANSWER = 5.0  # seconds for other hosts to end their processes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
@@ -87,13 +86,10 @@ class Torchrun:
     """
 
     def __init__(self) -> None:
-        # Kept, because this object may be the server of the store.
-        self._rendezvous, self.rank, self.world = next(iter(dist.rendezvous("env://")))
-        self._prefix = own_prefix(self._rendezvous, self.rank, self.world)
-        self._store = _join(self._prefix)
-        host = shm.host() if shm.available() else shm.boot_id()
-        self._store.set(f"host/{self.rank}", host)
-        self.lost = ""  # why no more can be started
+        store, self.rank, self.world = next(iter(dist.rendezvous("env://")))
+        self._prefix = own_prefix(store, self.rank, self.world)
+        self._store = dist.PrefixStore(self._prefix, store)
+        self._store.set(f"host/{self.rank}", shm.host() if shm.available() else shm.boot_id())
         self._number = 0
 
     @property
@@ -111,7 +107,6 @@ class Torchrun:
             finally:
                 self._store.set(f"{self._number}/stop", "")
                 group.processes.kill()
-                self._wait_for_ends()
                 self._number += 1
 
     def dismiss(self) -> None:
@@ -124,7 +119,6 @@ class Torchrun:
                 while not self._store.check([f"{self._number}/stop"]):
                     group.failure()  # posts how the own process has ended
                     time.sleep(_POLL)
-            self._store.set(f"{self._number}/stopped/{self.rank}", "")
             self._number += 1
 
     @contextmanager
@@ -135,16 +129,6 @@ class Torchrun:
         with Processes(_enter, {self.rank: call}, local=False) as own:
             store = dist.PrefixStore(f"group-{self._number}", self._store)
             yield Group(store, self.world, own)
-
-    def _wait_for_ends(self) -> None:
-        end = time.monotonic() + _ANSWER
-        missing = list(range(1, self.world))
-        while missing and time.monotonic() < end:
-            time.sleep(_POLL)
-            keys = {rank: f"{self._number}/stopped/{rank}" for rank in missing}
-            missing = [rank for rank in missing if not self._store.check([keys[rank]])]
-        if missing:
-            self.lost = f"rank(s) {', '.join(map(str, missing))} of this torchrun job do not answer"
 
     def _command(self) -> str:
         key = f"{self._number}/do"

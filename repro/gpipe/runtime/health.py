@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,12 +32,12 @@ from repro.gpipe.runtime.heartbeats import (
     NO_ANSWER,
     SAME_CALLS,
     SILENCE,
+    TEXT,
     UNANSWERED,
     Board,
     Failure,
     error_line,
     status_of,
-    trace_of,
 )
 from repro.gpipe.runtime.status import status, waiting
 
@@ -82,7 +83,8 @@ class Health:
         self._failed = True
         # An EveryRankError names the stage itself, where that matters.
         text = str(error) if isinstance(error, EveryRankError) else f"{status}: {error_line(error)}"
-        trace = "" if is_refusal(error) else trace_of(error)
+        parts = [] if is_refusal(error) else traceback.format_exception(error)
+        trace = "".join(part[:TEXT] for part in parts)  # a message may have any length
         # If the store is gone, so is everybody who could read the failure.
         with suppress(dist.DistError):
             self.board.post_failure(Failure(self.rank, text, status_of(error), trace))

@@ -40,7 +40,7 @@ COLLECTIVE = (
     "a collective waits for all ranks of its group, which do not come to it; call it outside of "
     "train_step, on all of them"
 )
-_TEXT, _TRACEBACK = 1000, 2**13  # the most characters of an error and of its traceback
+TEXT, _TRACEBACK = 1000, 2**13  # the most characters of an error and of its traceback
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ class Board:
 
         The first failure is the cause, the others are its consequences.
         """
-        value = json.dumps(asdict(replace(failure, text=failure.text[:_TEXT])))
+        text, traceback = failure.text[:TEXT], failure.traceback[-_TRACEBACK:]
+        value = json.dumps(asdict(replace(failure, text=text, traceback=traceback)))
         return Failure(**json.loads(self.store.compare_set("failure", "", value)))
 
     def failure(self) -> Failure | None:
@@ -131,7 +132,6 @@ class Board:
         return float(self._get(f"returned/{rank}") or 0)
 
     def has_ended(self, rank: int) -> bool:
-        """Whether a process has ended in order."""
         return self.returned(rank) == math.inf
 
     def is_running(self, rank: int) -> bool:
@@ -160,8 +160,7 @@ class Board:
             patience = SILENCE if self.heartbeat(rank).get("in_steps") else SETTING_UP
             if now - since >= patience:
                 hint = "a layer that holds Python's lock for as long needs a larger GPIPE_SILENCE_S"
-                seen = self.last_seen(rank)
-                text = f"{seen}: no sign of life for {patience:.0f} s ({hint})"
+                text = f"{self.last_seen(rank)}: no sign of life for {patience:.0f} s ({hint})"
                 return self.post_failure(Failure(rank, text))
         return None
 
@@ -169,13 +168,10 @@ class Board:
         """Post and return the failure of a chain of processes that wait for each other for ever.
 
         The chain begins at `rank`; each process waits for the next. It can never end where the last
-        process has ended, or waits for another one of the chain.
-
-        A message in transit may still arrive. So nothing is concluded while the waits change, and
-        not soon while a large message is sent or the host is crowded. A process in a collective
-        takes and sends no messages but those that it is sending already. A last process that is
-        merely in no call of its Pipeline, or in code of the user, may still go on: a warning names
-        it.
+        process has ended, or waits for another one of the chain. A message in transit may still
+        arrive, so nothing is concluded while the waits change, and not soon while a large message
+        is sent or the host is crowded. A last process that is merely in no call of its Pipeline, or
+        in code of the user, may still go on: a warning names it.
         """
         chain: dict[int, int] = {}  # rank -> number of its wait; -1 where it has ended
         texts: list[str] = []
@@ -198,6 +194,7 @@ class Board:
         *_, last = chain
         has_cycle = chain[last] >= 0
         waits = beats[[*chain].index(rank) :] if has_cycle else beats[:-1]
+        # A process in a collective takes and sends no messages but those that it sends already.
         collectives = [beat for beat in waits if beat["collective"]]
         if any(beat["in_transit"] > _LARGE for beat in collectives or waits):
             patience = SETTING_UP
@@ -209,12 +206,9 @@ class Board:
         slowness = 1.0 if collectives else crowding()
         if self._unchanged_for((chain, texts)) < patience * slowness:
             return None
-        text = " waits for ".join(texts)
-        if has_cycle:
-            text += ", which waits for one of these"
-        return self.post_failure(
-            Failure(last, f"{text}: {COLLECTIVE if collectives else SAME_CALLS}")
-        )
+        text = " waits for ".join(texts) + (", which waits for one of these" if has_cycle else "")
+        advice = COLLECTIVE if collectives else SAME_CALLS
+        return self.post_failure(Failure(last, f"{text}: {advice}"))
 
     def _unchanged_for(self, chain: object) -> float:
         """Seconds for which the chain of waits has been this one."""
@@ -236,24 +230,14 @@ class Board:
         if unchanged_for < patience or not is_told or last in self._warned:
             return
         self._warned.add(last)
-        reason = (
-            "" if end.get("in_call") else f", which is in no call of its Pipeline: {SAME_CALLS}"
-        )
-        _log.warning(
-            "%s for %.0f s%s; or is it only slow?", " has waited for ".join(texts), patience, reason
-        )
+        reason = f", which is in no call of its Pipeline: {SAME_CALLS}"
+        text = " has waited for ".join(texts) + f" for {patience:.0f} s"
+        _log.warning("%s%s; or is it only slow?", text, "" if end.get("in_call") else reason)
 
 
 def status_of(error: BaseException) -> str:
     out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return "oom" if out_of_memory or "can't allocate memory" in error_line(error) else "failed"
-
-
-def trace_of(error: BaseException) -> str:
-    """The traceback of an error, whose message may have any length."""
-    message = "".join(traceback.format_exception_only(error))
-    frames = "".join(traceback.format_exception(error)).removesuffix(message)
-    return frames[-_TRACEBACK:] + message[:_TEXT]
 
 
 def error_line(error: BaseException) -> str:

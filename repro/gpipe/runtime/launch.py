@@ -120,15 +120,9 @@ def _under_torchrun(
 ) -> list[Any]:
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     if world != str(stages) or rank not in map(str, range(stages)):
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            raise ValueError(
-                f"stages={stages}: torchrun started {world} ranks; start as many as there are "
-                "stages"
-            )
         raise ValueError(
-            f"stages={stages}: RANK={rank} and WORLD_SIZE={world} are set in the environment, but "
-            "not by torchrun; unset both, and launch starts the stages itself, or start one "
-            "process for each stage"
+            f"stages={stages}: RANK={rank} and WORLD_SIZE={world} are set in the environment; let "
+            "torchrun start as many ranks as stages, or unset both, and launch starts the stages"
         )
     if not dist.is_initialized():  # one group for every launch of this program
         initialise(int(rank), stages, threads=threads)

@@ -39,8 +39,7 @@ class Processes:
     processes of the group are `local`, their sockets need not be reachable from another host.
 
     Raises:
-        ValueError: one line, before any process starts, if an argument cannot be pickled, or this
-            process may not start any.
+        ValueError: one line, if an argument cannot be pickled or this process may start none.
     """
 
     def __init__(
@@ -52,12 +51,6 @@ class Processes:
         logs: Path | None = None,
         local: bool = True,
     ) -> None:
-        if current_process().daemon:
-            raise ValueError(
-                "this process is daemonic, as those of multiprocessing.Pool are, so Python lets it "
-                "start no stage processes; use concurrent.futures.ProcessPoolExecutor, or "
-                "multiprocessing.Process with daemon=False"
-            )
         self._all = {}
         try:
             with _turn(), _environment(threads, local=local), _importable_main(), _no_interrupt():
@@ -235,9 +228,9 @@ def _start(process: Any) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {short(error, 200, quote=False)}"
         raise ValueError(
-            f"what a process is to run cannot be pickled ({reason}); import functions and classes "
-            "from the top level of a .py file, pass detached tensors and numbers, and make what "
-            "cannot be sent in the function"
+            f"no process can be started for this ({reason}); import functions and classes from the "
+            "top level of a .py file, pass detached tensors and numbers, and make what cannot be "
+            "pickled in the function"
         ) from None
 
 

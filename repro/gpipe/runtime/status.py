@@ -44,7 +44,7 @@ class Status:
     calls: int = 0  # of its Pipeline that it is in
     # The thread that computes, the clock of its CPU time, and what that clock showed last.
     thread: int | None = None
-    clock: int | None = None
+    clock: int = -1
     computed: float = 0.0
     waiting: Wait | None = None  # what that thread waits for: a message, or that a rank takes one
     warm: bool = False  # has begun a step; before that, imports and drivers may block for long
@@ -65,12 +65,7 @@ class Status:
 
     def is_blocked(self) -> bool:
         """Whether the computing thread has used no CPU time since the last call."""
-        if self.clock is None:
-            return False
-        try:
-            before, self.computed = self.computed, time.clock_gettime(self.clock)
-        except OSError:  # the thread has ended
-            return False
+        before, self.computed = self.computed, time.clock_gettime(self.clock)
         return self.computed == before
 
 
@@ -110,8 +105,7 @@ def user_call() -> tuple[str, str, list[int]]:
     """Where the computing thread is blocked in the user's code, "" elsewhere; in which collective.
 
     That is the name and the ranks of the group, "" and none outside of one. A collective is a
-    function of torch.distributed that the user's code calls, be it in a layer, in the loss or
-    between steps. Messages between two processes are none.
+    function of torch.distributed that the user's code calls, other than messages between two.
 
     The frames of a thread that computes cannot be read: where one is just being left, Python 3.11
     gives an object of a frame that is no more, and crashes.
@@ -120,12 +114,12 @@ def user_call() -> tuple[str, str, list[int]]:
         return "", "", []
     frame = sys._current_frames().get(status.thread or 0)
     collective: FrameType | None = None
-    while frame is not None and _module(frame).startswith("torch."):
+    while frame and (module := frame.f_globals.get("__name__", "")).startswith("torch."):
         # The last one that is found is the one that the user has called.
-        if _module(frame) == distributed_c10d.__name__:
+        if module == distributed_c10d.__name__:
             collective = frame
         frame = frame.f_back
-    if frame is None or _module(frame).startswith("repro."):
+    if frame is None or frame.f_globals.get("__name__", "").startswith("repro."):
         return "", "", []
     place = f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno})"
     if collective is None:
@@ -137,10 +131,6 @@ def user_call() -> tuple[str, str, list[int]]:
     # A group that has just been destroyed has no ranks any more.
     ranks = [*distributed_c10d._world.pg_group_ranks.get(group, ())]
     return f"{called} of {place}", group.group_name, ranks
-
-
-def _module(frame: FrameType) -> str:
-    return frame.f_globals.get("__name__", "")
 
 
 @contextmanager
