@@ -24,35 +24,16 @@ VERBS = {
     "predict": "Predict a step of given K and M, the fastest plan, or the largest model to fit.",
     "doctor": "Show this machine's hardware and software, and what can be measured on it.",
 }
-# Removed verbs, flags and values, and what to use in their place; * is any verb.
+# Removed verbs, and what to use in their place.
 _REMOVED = {
-    "results --pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
     "results": "`repro report --runs` lists the recorded runs",
     "why": "`repro report --run RUN` shows a run and where its median step is idle",
-    "dashboard": "`repro report --wandb` shows the workspace in W&B, with --push makes it",
+    "dashboard": "`repro report --wandb` makes the workspace in W&B",
     "simulate": "`repro predict MODEL --K 2 4 --M 1 4` predicts the steps of each K and M",
     "advise": "`repro predict MODEL --devices 4` searches the fastest plan",
     "fit": "`repro predict MODEL --largest 8GB` searches the largest model that fits",
     "calibrate": "`repro predict MODEL --device here` times the model's layers first",
     "train": "docs/training.md trains a model on a folder of images with `repro.gpipe.Pipeline`",
-    "report --csv": "`repro report` writes plots/runs.csv and rounds.csv",
-    "report --project": "set WANDB_PROJECT",
-    "report --entity": "set WANDB_ENTITY",
-    "report --pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
-    "predict --calibration": "`--device here` times the layers, or takes the times that it kept",
-    "predict --vary": "`--largest` varies L of transformer and D of amoebanet-d",
-    "predict --balance": "stages are cut by time; `repro run sweep --balance` measures other cuts",
-    "predict --partitioner": "`repro run sweep --partitioner` measures other cuts",
-    "predict --tensor-parallel": "`repro run sweep --method tensor` measures it",
-    "predict --save": "`repro predict` prints the `repro run sweep` that measures the plan",
-    "run --plan": "`repro predict` prints the `repro run sweep` that measures the plan",
-    "* --spec": "`repro run NAME --only K=2,M=4 --force` measures runs again",
-    "* --trust": "no option reads a file that names code",
-    "gpus": "`repro doctor` shows the GPUs",
-    "pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
-    "* gpu-dry": "`--scale gpu` has the same runs",
-    "* gpipe-x-tensor": "`--method tensor` divides layers, `--method gpipe` has stages",
-    "doctor --check": "`repro run peers --only task=check` compares stages with the unsplit model",
 }
 
 
@@ -112,12 +93,8 @@ def _dispatch(given: list[str]) -> int:
         )
         return 0 if given else 2
     verb = given[0]
-    words_given = {part for word in given for part in word.split("=")}
-    for words, instead in _REMOVED.items():
-        of, *others = words.split()
-        if of in (verb, "*") and {*others} <= words_given:
-            removed = f"repro {words}".replace("repro * ", "")
-            raise ValueError(f"`{removed}` was removed: {instead}")
+    if verb in _REMOVED:
+        raise ValueError(f"`repro {verb}` was removed: {_REMOVED[verb]}")
     if verb not in VERBS:
         from repro.harness.catalog import names
         from repro.io.untrusted import did_you_mean

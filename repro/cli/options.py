@@ -14,25 +14,15 @@ from annotated_types import Interval
 # tyro's errors as data: not stable yet, so pyproject.toml limits its version.
 from tyro import _errors as events
 
-from repro.harness.catalog import ALIASES
 from repro.io.untrusted import did_you_mean, message, printable
 
 T = TypeVar("T")
 # Mini-batch of a step, in every verb that has one.
-MiniBatch = Annotated[int, Interval(ge=1, le=2**20), tyro.conf.arg(aliases=ALIASES["N"])]
+MiniBatch = Annotated[int, Interval(ge=1, le=2**20)]
 # Defaults that a help text does not show.
 _UNSET = ("", "''", "None", "False")
 _DEFAULT = tyro.conf.arg(
     help_behavior_hint=lambda text: "" if text in _UNSET else f"(default: {text})"
-)
-# Names of the same thing, of which a verb has one.
-_SYNONYMS = (
-    ("--N", "--batch-size", "--mini-batch"),
-    ("--K", "--stages", "--partitions", "--devices"),
-    ("--M", "--micro-batches", "--chunks"),
-    ("--D", "--replicas"),
-    ("--checkpoint", "--recompute", "--remat"),
-    ("--lr", "--learning-rate"),
 )
 
 
@@ -68,10 +58,6 @@ def parse(
     def refuse(event: events.ParseErrorEvent) -> NoReturn:
         raise ValueError(f"{_explain(event, flags, arguments)}; `{prog} --help` lists all options")
 
-    words = {word.partition("=")[0] for word in arguments}
-    for name, others in ALIASES.items():
-        if len(given := words & {f"--{name}", *others}) > 1:
-            raise ValueError(f"{' and '.join(sorted(given))}: are one option; give it once")
     with events.on_parse_error(refuse):
         options: Any = tyro.cli(
             whole,
@@ -143,14 +129,11 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
         return "; no name is needed here"
     if word in flags:
         return f"; it comes first, without {word}"
-    if "--only" in flags and word in {names[0] for names in _SYNONYMS}:
+    if "--only" in flags and word in ("--K", "--M", "--N", "--D"):
         chosen = "=".join(tokens[:2]).removeprefix("--")
         return f"; --only {chosen} chooses among its runs, `repro run sweep {word}` measures others"
-    meant = {flag: flag for flag in flags}
-    for names in _SYNONYMS:
-        meant = {name: flag for name in names for flag in names if flag in flags} | meant
     # Without the dashes, which all names have in common.
-    bare = {name[2:].lower(): flag for name, flag in meant.items()}
+    bare = {flag[2:].lower(): flag for flag in flags}
     for near in get_close_matches(word[2:80].lower(), bare, n=1, cutoff=0.7):
         return f"; did you mean '{bare[near]}'?"
     if "--model-args" in flags:

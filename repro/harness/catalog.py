@@ -19,10 +19,10 @@ import tyro
 from repro.harness.spec import SIZES_AT, Experiment, Scale, slug
 from repro.io.untrusted import did_you_mean, from_json, message
 
-ALIASES = {"N": ("--batch",)}  # other names of a flag
 _HOME = Path(__file__).resolve().parents[1] / "experiments"
-# The order in which experiments run and the page shows them: first what decides most claims of the
-# paper in the least time, then its trainings, then what goes beyond it, the shortest first.
+# The order of experiments on the page and, with `runner.in_parts`, of their measurement: first what
+# decides most claims of the paper in the least time, then its trainings, then what goes beyond it,
+# the shortest first.
 ORDER = (
     *("consistency", "table1", "figure2", "bubble", "table2", "table3", "breakdown"),
     *("table4", "table5", "figure1", "figure3"),
@@ -70,8 +70,7 @@ class Source:
             kind, default, metavar = p.annotation, p.default, None
             if _is_mapping(kind):
                 kind, default, metavar = tuple[str, ...], (), "NAME=VALUE ..."
-            aliases = ALIASES.get(p.name)
-            argument = tyro.conf.arg(help=help_of.get(p.name, ""), metavar=metavar, aliases=aliases)
+            argument = tyro.conf.arg(help=help_of.get(p.name, ""), metavar=metavar)
             default = tyro.MISSING if default is p.empty else default
             result.append((p.name, Annotated[kind, argument], default))
         return result
