@@ -171,10 +171,10 @@ def test_scale_paper_says_what_it_takes_and_asks(tmp_path, capfd, monkeypatch: p
     monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H200",) * 8)
     assert main(["run", "table2", "--scale", "paper", "--results", str(tmp_path)]) == 2
     error = capfd.readouterr().err
-    assert "8 GPUs (8.0 GPU-hours)" in error
+    assert "for about 1.0 h on up to 8 GPUs" in error
     assert "add --yes" in error
     assert main(["run", "table4", "--scale", "paper", "--results", str(tmp_path)]) == 2
-    assert "would train 7 models, without an estimate of the hours" in capfd.readouterr().err
+    assert "train 7 models, without an estimate of the hours" in capfd.readouterr().err
 
 
 def test_list_and_plan_say_what_there_is_and_what_is_skipped(tmp_path: Path, capfd):

@@ -47,14 +47,9 @@ class Request(NamedTuple, Generic[P]):
     scale: Scale
     chosen: list[Source]
 
-    def plans(self, *, without_gpus: bool = False) -> list[Plan]:
-        """What is left to measure of each experiment on this machine.
-
-        With `without_gpus`, scale paper is planned also where torch can use no GPU: all is skipped.
-        """
-        options = self.options
-        absent = without_gpus and self.scale == "paper" and not machine.gpus()
-        devices = machine.without_gpus() if absent else machine.detect(self.scale)
+    def plans(self) -> list[Plan]:
+        """What is left to measure of each experiment on this machine."""
+        options, devices = self.options, machine.detect(self.scale)
         plans = []
         for each in self.chosen:
             with named_by_flags({parameter.name for parameter in each.parameters}):
@@ -106,7 +101,7 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
 def main(arguments: list[str]) -> int:
     from rich.text import Text
 
-    plans = choose(PlanOptions, "plan", arguments).plans(without_gpus=True)
+    plans = choose(PlanOptions, "plan", arguments).plans()
     # Models that a user chose are checked. An experiment of the project with its own parameters is
     # planned without importing torch.
     known = catalog.names()
@@ -124,8 +119,4 @@ def main(arguments: list[str]) -> int:
         show([title, plan_table(plan), summary([plan])])
     if len(plans) > 1:
         show([f"in all: {summary(plans)}", "`repro plan NAME` lists the runs of one"])
-    if any(plan.machine == machine.without_gpus() for plan in plans):
-        show(
-            ["\ntorch can use no GPU here, so `repro run` refuses this scale; --scale laptop runs"]
-        )
     return 0

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import TypeGuard
 
 from repro.harness import machine
-from repro.harness.text import percent
 
 BUSY = 0.1  # a larger share of the usable cores disturbs a measurement
 SHORTEST = 0.5  # seconds; CPU time is counted in ticks of 10 ms, too coarse for less
@@ -36,16 +35,6 @@ class CpuShare:
 
 def is_busy(share: float | None) -> TypeGuard[float]:
     return share is not None and share > BUSY
-
-
-def warning(share: float | None) -> str:
-    """One line for the user if other processes disturb the steps now; empty if they do not."""
-    if not is_busy(share):
-        return ""
-    return (
-        f"this machine is busy: other processes take {percent(share)} of its usable cores, so "
-        "steps take longer and differ more; end them"
-    )
 
 
 def _all_seconds() -> float:

@@ -85,10 +85,6 @@ def detect(scale: Scale) -> Machine:
     return Machine("cuda", names[0], count, transport, torch, TF32, gpu_memory(), links)
 
 
-def without_gpus() -> Machine:
-    return Machine("cuda", "no GPU", 0, "nccl", installed("torch"), TF32)
-
-
 def default_scale() -> tuple[Scale, str]:
     count = len(gpus())
     if count >= 2:

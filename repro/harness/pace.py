@@ -1,13 +1,11 @@
-"""Estimates of how long runs take, from the experiment, recorded rounds and this session."""
+"""Estimates of how long the rest takes, from the `minutes` of experiments and this session."""
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
-from repro.harness.schema import RoundEvent
 from repro.harness.spec import TIMED
 
 
@@ -17,32 +15,6 @@ class Kind(NamedTuple):
     experiment: str
     group: str
     fidelity: str
-
-
-def declared_seconds(wanted: Counter[Kind], minutes: float) -> dict[Kind, float]:
-    """Seconds of one run in one round, by the `minutes` of an experiment.
-
-    `wanted` is how many runs of each kind all rounds of the experiment have here.
-    """
-    timed = _timed(wanted)
-    return dict.fromkeys(timed, 60 * minutes / max(1, timed.total()))
-
-
-def recorded_seconds(kinds: Mapping[str, Kind], events: Iterable[RoundEvent]) -> dict[Kind, float]:
-    """The same, by the median of the rounds that this machine has recorded of such runs."""
-    recorded: dict[Kind, list[float]] = {}
-    for event in events:
-        span = datetime.fromisoformat(event.ended) - datetime.fromisoformat(event.started)
-        seconds = max(0.0, span.total_seconds())  # clocks may be set back
-        timed = _timed(Counter(kinds[run] for run in event.records if run in kinds))
-        for kind in timed:
-            recorded.setdefault(kind, []).append(seconds / timed.total())
-    return {kind: statistics.median(each) for kind, each in recorded.items()}
-
-
-def _timed(kinds: Counter[Kind]) -> Counter[Kind]:
-    """Those that a clock times, if there are any: nearly all seconds are theirs."""
-    return Counter({kind: n for kind, n in kinds.items() if kind.fidelity in TIMED}) or kinds
 
 
 class TimeLeft:

@@ -4,7 +4,6 @@ A plan is made from the experiment and from what is recorded already. torch is n
 """
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,7 +14,7 @@ from pathlib import Path
 from repro.harness.journal import Journal
 from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.own_code import code_of
-from repro.harness.pace import Kind, declared_seconds, recorded_seconds
+from repro.harness.pace import Kind
 from repro.harness.spec import (
     FIELDS,
     PIPELINING,
@@ -135,9 +134,7 @@ def make(
     journal = Journal.of(results, machine, scale, experiment.name)
     chosen = {id(run) for run in select(experiment, only)}
     runs: list[PlannedRun] = []
-    # For the estimate, every run counts that this machine can measure, chosen or not.
-    usual_rounds: Counter[Kind] = Counter()
-    kinds: dict[str, Kind] = {}
+    usual_rounds = 0  # of all runs that this machine can measure, chosen or not
     for group in experiment.groups:
         specs = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
         usual = group.rounds or experiment.rounds
@@ -145,11 +142,10 @@ def make(
         asked = {name for name, spec in specs.items() if id(spec) in chosen}
         added = {base for name in asked for base in bases_of[name]} - asked
         obstacles = {name: obstacle(spec, machine) for name, spec in specs.items()}
-        kinds |= {n: Kind(experiment.name, group.name, s.fidelity) for n, s in specs.items()}
-        for name in (name for name in specs if not obstacles[name]):
-            usual_rounds[kinds[name]] += _wanted(specs[name], usual)
         for name, spec in specs.items():
-            run = PlannedRun(name, kinds[name], spec, "skipped", obstacles[name], name in added)
+            usual_rounds += 0 if obstacles[name] else _wanted(spec, usual)
+            kind = Kind(experiment.name, group.name, spec.fidelity)
+            run = PlannedRun(name, kind, spec, "skipped", obstacles[name], name in added)
             if not run.reason:
                 # A run that only accompanies others needs no bases of its own.
                 bases = () if run.added else bases_of[name]
@@ -160,11 +156,8 @@ def make(
     # The runs of this plan may differ from recorded ones alone, as after another --model-args.
     before = {name: journal.spec(name) for name in journal.runs} if accumulate else {}
     different = differences(before | {run.id: run.spec for run in runs})
-    pace = declared_seconds(usual_rounds, experiment.minutes.get(scale, 0.0))
-    pace |= recorded_seconds(kinds, journal.rounds)
-    planned = tuple(
-        replace(run, differs_in=different[run.id], seconds=pace.get(run.kind, 0.0)) for run in runs
-    )
+    seconds = 60 * experiment.minutes.get(scale, 0.0) / max(1, usual_rounds)
+    planned = tuple(replace(run, differs_in=different[run.id], seconds=seconds) for run in runs)
     return Plan(experiment, scale, machine, journal, planned, force, accumulate, command)
 
 
@@ -261,8 +254,6 @@ def _wanted(spec: RunSpec, rounds: int) -> int:
 
 def obstacle(spec: RunSpec, machine: Machine) -> str:
     """Why a machine cannot measure a run, whatever its model; empty if it can."""
-    if not machine.count:
-        return "needs a GPU"
     # Emulated stages wait instead of computing, and some tasks time nothing: they can share a
     # device. But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
     needs_own_gpu = spec.library in (*PIPELINING, *WHOLE_WORLD) and machine.device == "cuda"
@@ -288,18 +279,12 @@ def obstacle(spec: RunSpec, machine: Machine) -> str:
 
 def price(plans: Sequence[Plan]) -> str:
     """What scale paper would take: why it needs --yes."""
-    runs = [run for plan in plans for run in plan.runs]
-    missing = [run.spec for run in runs if run.missing]
-    widest = max((spec.devices for spec in missing if spec.task != "learn"), default=0)
+    missing = [run.spec for plan in plans for run in plan.runs if run.missing]
     trainings = sum(spec.task == "learn" for spec in missing)
+    widest = max((spec.devices for spec in missing), default=0)
     hours = sum(plan.seconds for plan in plans) / 3600
-    parts = [f"train {trainings} models, without an estimate of the hours"] if trainings else []
-    if widest:
-        parts.append(
-            f"measure for about {hours:.1f} h on up to {widest} GPUs "
-            f"({hours * widest:.1f} GPU-hours)"
-        )
-    parts.append(f"skip {sum(run.status == 'skipped' for run in runs)} runs")
-    if not trainings:
-        parts[-1] += ", with nothing to download"
-    return f"scale = 'paper' would {' and '.join(parts)}; add --yes to start, or use --scale node"
+    return (
+        f"scale = 'paper' would measure for about {hours:.1f} h on up to {widest} GPUs, and train "
+        f"{trainings} models, without an estimate of the hours; add --yes to start, or use --scale "
+        "node"
+    )

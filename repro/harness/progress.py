@@ -3,10 +3,10 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -18,7 +18,7 @@ from repro.harness.job import Outcome
 from repro.harness.pace import TimeLeft
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.terminal import table_of
-from repro.harness.text import duration
+from repro.harness.text import duration, percent
 from repro.harness.vary import varied
 from repro.io.redact import redact
 from repro.io.untrusted import short
@@ -84,10 +84,13 @@ class ProgressReporter:
 
     def load(self, share: float | None) -> None:
         """Warn, once, if other processes take much of the CPU."""
-        text = contention.warning(share)
-        if text and not self._warned_busy:
+        if contention.is_busy(share) and not self._warned_busy:
             self._warned_busy = True
-            self.warn(f"{text}, or measure again later with --force")
+            self.warn(
+                f"this machine is busy: other processes take {percent(share)} of its usable cores, "
+                "so steps take longer and differ more; end them, or measure again later with "
+                "--force"
+            )
 
     def begin(self, plans: Sequence[Plan]) -> None:
         """Start the live line; workers start after this."""
@@ -155,8 +158,7 @@ def summary(plans: Sequence[Plan]) -> str:
     """How many runs are planned, done and skipped, and about how long the rest takes."""
     runs = [run for plan in plans for run in plan.runs]
     count, first = Counter(run.status for run in runs), plans[0]
-    where = f"on {first.machine.slug}" if first.machine.count else "without a GPU"
-    parts = [f"{len(runs)} runs at scale {first.scale} {where}"]
+    parts = [f"{len(runs)} runs at scale {first.scale} on {first.machine.slug}"]
     if added := sum(run.added for run in runs):
         parts.append(f"{added} added, because ratios are divided by them")
     parts.append(f"{count['done']} done")
@@ -172,49 +174,20 @@ def summary(plans: Sequence[Plan]) -> str:
 
 
 def plan_table(plan: Plan) -> "RenderableType":
-    """The runs of a plan; columns for settings such as the schedule if they vary.
-
-    Each has a line; trainings of one arm that differ in seed and learning rate share one.
-    """
+    """The runs of a plan; columns for settings such as the schedule if they vary."""
     columns = {"schedule": "schedule", "recompute": "checkpoint", "fidelity": "fidelity"}
     various = varied([run.spec for run in plan.runs], columns.values())
-    alike: dict[tuple[Any, ...], list[PlannedRun]] = {}
-    for run in plan.runs:
-        spec, training = run.spec, run.spec.training
-        own = (training.arm, training.tuning) if training and training.arm else run.id
-        # Two groups may have the same run.
-        key = run.group, own, spec.K, spec.M, spec.N, run.have, run.label
-        alike.setdefault(key, []).append(run)
     lines = []
-    for runs in alike.values():
-        run, spec = runs[0], runs[0].spec
-        name = run.id if len(runs) == 1 else f"{len(runs)} x {run.id.rpartition('-')[0]}"
-        line = {"run": name, "K": str(spec.K), "M": str(spec.M), "N": str(spec.N)}
+    for run in plan.runs:
+        spec = run.spec
+        line = {"run": run.id, "K": str(spec.K), "M": str(spec.M), "N": str(spec.N)}
         line |= {name: getattr(spec, of) for name, of in columns.items() if of in various}
-        line["differs in"] = _differ_in(runs)
+        line["differs in"] = run.differs_in
         line["rounds"] = "-" if run.status == "skipped" else f"{run.have} of {run.wanted}"
         line["status"] = f"{run.label}, as baseline" if run.added else run.label
         lines.append(line)
     words = (*columns, "differs in", "rounds", "status")
     return table_of(lines, ("run", *words), words)
-
-
-def _differ_in(runs: Sequence[PlannedRun]) -> str:
-    """The settings in which these runs differ from the others of their plan.
-
-    Several runs are trainings of one arm.
-    """
-    training = runs[0].spec.training
-    if len(runs) == 1 or training is None:
-        return runs[0].differs_in
-    seeds = _alternatives(run.spec.seed for run in runs)
-    rates = _alternatives(run.spec.training and run.spec.training.recipe["lr"] for run in runs)
-    text = f"arm={training.arm}, seed={seeds}"
-    return f"{text}, tried rate={rates}" if training.tuning else text
-
-
-def _alternatives(values: Iterable[Any]) -> str:
-    return "|".join(dict.fromkeys(map(str, values)))
 
 
 def gantt(timeline: Timeline, width: int) -> Text:

@@ -1,15 +1,12 @@
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 from crew import MACHINE, experiment, metrics, spec
-from rich.console import Console
 
 from repro.costs import device as devices
 from repro.harness import catalog, plan
 from repro.harness.job import Measured
-from repro.harness.progress import plan_table
 from repro.harness.spec import Experiment
 from repro.harness.vary import compared
 
@@ -51,14 +48,6 @@ def test_only_adds_baselines_filters_are_alternatives_and_their_fields_go_togeth
     assert [run.added for run in made.runs] == [True, True, False]
     assert members(make(tmp_path, "K=1,M=1", "k=1,M=4"))[0] == [(1, 1), (1, 4)]
     assert members(make(tmp_path, "K=1,K=2,M=1"))[0] == [(1, 1), (2, 1)]
-
-
-def test_the_plan_shows_the_trainings_of_an_arm_in_one_line(tmp_path: Path):
-    of = catalog.find("table4").build("overnight")
-    out = io.StringIO()
-    Console(file=out, width=200).print(plan_table(make(tmp_path, "seed=100,seed=101", of=of)))
-    tuning = next(line for line in out.getvalue().splitlines() if "digits, 5 a class: fine" in line)
-    assert "D=8, seed=100|101, tried rate=0.0025|0.005|0.01" in tuning
 
 
 def test_a_baseline_whose_own_was_not_asked_for_is_done_once(tmp_path: Path):
