@@ -1,28 +1,16 @@
-"""Checks runs against their models before workers start: names, arguments, layers and shapes.
-
-Each distinct model that is not our own passes one micro-batch through its layers and its loss on
-fake tensors. These have shapes but no memory, so a model of any size takes a second or two. What
-needs values is left to the first round.
-"""
+"""Checks runs against their models before workers start: names, arguments, numbers of layers."""
 
 from collections.abc import Iterable, Sequence
 
 from repro.costs import device as devices
-from repro.costs.counter import Counter
-from repro.costs.fake import UncountableError, mini_batch
 from repro.costs.size_ladder import size_ladders
-from repro.costs.stage_memory import micro_batch
-from repro.gpipe.tree import sizes
 from repro.harness.plan import Plan
 from repro.harness.predict import waits
 from repro.harness.spec import RunSpec, canonical
 from repro.io.redact import tilde_to_home
-from repro.io.untrusted import message, short
 from repro.methods.convolutions import refuse_undivided
 from repro.methods.divided import refuse_indivisible
-from repro.models import BUILDERS, Model, build
-
-_NO_VALUES = "not supported for tensor subclasses"  # torch's words where numpy asks a fake tensor
+from repro.models import Model, build
 
 
 def check_plans(plans: Sequence[Plan]) -> None:
@@ -46,8 +34,6 @@ def check(specs: Iterable[RunSpec]) -> None:
         key = canonical([spec.model, spec.model_args])
         model = built.get(key) or build(spec.model, **spec.arguments)
         check_model(spec, model)
-        if key not in built:
-            rehearse(spec, model)
         built[key] = model
 
 
@@ -99,22 +85,3 @@ def check_model(spec: RunSpec, model: Model) -> None:
                 refuse_indivisible(model.layers, spec.tensor_parallel)
         except ValueError as error:
             raise ValueError(f"model = '{spec.model}' with {error}") from None
-
-
-def rehearse(spec: RunSpec, model: Model) -> None:
-    """Pass one micro-batch through layers and loss; a one-line ValueError if they do not fit."""
-    # The builders of our own models check the arguments; layers that wait would really wait.
-    if spec.model in BUILDERS or waits(model):
-        return
-    examples = sizes(spec.N // spec.D, spec.M)[0]
-    try:
-        inputs, targets = (
-            micro_batch(mini_batch(few, examples), examples) for few in model.batch(1, 0)
-        )
-        Counter(model.layers, model.loss).head(inputs, targets, graph=False)
-    except Exception as error:
-        needs_values = isinstance(error, UncountableError) or _NO_VALUES in message(error)
-        if needs_values and not spec.modelled:
-            return
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"model = {short(spec.model)}: {kind}{message(error)}") from error
