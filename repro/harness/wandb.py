@@ -17,15 +17,13 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from repro.harness.frame import COLUMNS, run_line
 from repro.harness.results import GIB, Place, Results, Run
 from repro.harness.schema import LearnRound
-from repro.harness.spec import canonical, run_name
-from repro.io.redact import tilde_to_home
+from repro.harness.spec import run_name
 from repro.io.untrusted import refuse_links
 
 if TYPE_CHECKING:
@@ -105,7 +103,7 @@ def log_run(mode: Mode, results: Results, run: Run, directory: Path) -> str | No
     """Copy a run; returns the project's address when online, as `log_experiment` does."""
     line = run_line(results, run)
     numbers = {name: line.pop(name) for name in _NUMBERS}
-    config = line | run.spec.plain() | _of_model(run.model, canonical(run.spec.model_args))
+    config = line | run.spec.plain()
     # The spec has the rule of the cut; so does `cut_by`.
     config |= {"balance": line["balance"], "method": run.spec.method, "peak_gib_per_stage": None}
     # Metrics of single languages ("bleu toy:alfa") are too many.
@@ -183,22 +181,6 @@ def _points(run: Run) -> Points:
         of_parts = {"share": each.breakdown, "peak_gib_of_stage": dict(enumerate(gib))}
         of_whole = {name: getattr(each, name) for name in (*_TIMED, "loss")}
         yield number, _flat(of_whole | of_parts)
-
-
-@cache
-def _of_model(name: str, arguments: str) -> dict[str, Any]:
-    """All arguments of a model, with defaults, and its number of parameters."""
-    if name.startswith("import:"):
-        return {}  # the user's code is run by workers alone
-    from repro import models
-    from repro.costs.fake import fake_layers
-
-    given = json.loads(arguments)
-    known = {n: p.default for n, p in models.parameters(name).items() if p.default is not p.empty}
-    fakes = fake_layers("cpu")
-    kinds = fakes.kinds(models.build(name, **tilde_to_home(given)).layers)
-    count = sum(p.numel() for kind in kinds for p in fakes.modules[kind].parameters())
-    return {"model_args": known | given, "parameters": count}
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
