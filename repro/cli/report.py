@@ -1,11 +1,10 @@
-"""`repro report`: tables, figures and the page; recorded runs; what W&B shows of them."""
+"""`repro report`: tables, figures and the page; recorded runs; a workspace in W&B."""
 
 import dataclasses
 from collections import Counter
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -16,16 +15,13 @@ from repro.harness import closing, progress
 from repro.harness.results import GIB, Results, Round, Run, find_run, load_beside, load_recorded
 from repro.harness.spec import assigned
 from repro.harness.terminal import show
-from repro.harness.wandb import PROJECT, log_experiment, settings, workspace
-from repro.io.untrusted import did_you_mean, message, refuse_links, short
+from repro.harness.wandb import PROJECT, settings, workspace
+from repro.io.untrusted import did_you_mean, message, short
 
 if TYPE_CHECKING:
-    import wandb_workspaces.workspaces as ws
-
     from repro.report.page import Page
 
 REFERENCE = Path("results/reference"), Path("plots/reference")
-_SCREEN = 40  # runs that are listed without being asked for by name
 _WIDTH = 72  # of the timeline of a step
 # Questions that are answered one at a time.
 _QUESTIONS = ("runs", "run", "wandb", "reference", "with")
@@ -50,11 +46,7 @@ class ReportOptions:
     run: Annotated[str | None, tyro.conf.arg(metavar="RUN")] = None
     """only show one run, by its id or a unique part of it: settings, rounds, its median step"""
     wandb: tyro.conf.FlagCreatePairsOff[bool] = False
-    """only show the workspace that the results have in Weights & Biases"""
-    push: tyro.conf.FlagCreatePairsOff[bool] = False
-    """with --wandb: make it in WANDB_PROJECT of WANDB_ENTITY, after `wandb login`"""
-    log: tyro.conf.FlagCreatePairsOff[bool] = False
-    """with --wandb: copy the tables of results that `repro run` did not copy, offline"""
+    """only make a workspace in Weights & Biases that shows the runs which were sent there"""
 
 
 def main(arguments: list[str]) -> int:
@@ -65,15 +57,13 @@ def main(arguments: list[str]) -> int:
     questions = [f"--{name}" for name in _QUESTIONS if name in given]
     if len(questions) > 1:
         raise ValueError(f"{' and '.join(questions)}: each is a report of its own; give one")
-    for name in (name for name in ("push", "log") if name in given and "wandb" not in given):
-        raise ValueError(f"--{name}: an option of --wandb, which is not given")
     if options.run is not None:
         results, run = find_run(options.run, options.results)
         show_run(results, run)
     elif options.runs is not None:
         show_runs(_of(options.runs, load_recorded(options.results)), options)
     elif options.wandb:
-        show_workspace(load_recorded(options.results), options)
+        print(f"workspace: {_push(load_recorded(options.results), options.results)}")
     else:
         write(options)
     return 0
@@ -118,8 +108,8 @@ def _of(names: tuple[str, ...], results: Results) -> Results:
 
 
 def show_runs(results: Results, options: ReportOptions) -> None:
-    """Print a line for each run; for each experiment if no name is given and the runs are many."""
-    if options.runs or len(results.runs) <= _SCREEN:
+    """Print a line for each run of the named experiments, or for each experiment if none is."""
+    if options.runs:
         show(closing.table(results.runs, results))
         print("\n`repro report --run RUN` shows one with its median step")
     else:
@@ -160,53 +150,19 @@ def show_run(results: Results, run: Run) -> None:
     print_answer(fields)
 
 
-def show_workspace(results: Results, options: ReportOptions) -> None:
-    """Print the panels of each section; with --log copy tables, with --push make the workspace."""
-    folder = options.results / "wandb"
-    if options.log:
-        # W&B would report a folder that cannot be written once for each table.
-        refuse_links(options.results, folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=folder).close()
-    user = settings(options.results)
-    made = workspace(results, user.entity or "", user.project or PROJECT)
-    sections = [
-        {"section": name, "panels": ", ".join(panels)} for name, panels in panels_of(made).items()
-    ]
-    print_answer({"workspace": made.name, "project": made.project, "sections": sections})
-    if options.log:
-        for place in dict.fromkeys(run.place for run in results.runs if run.done):
-            log_experiment("offline", results, place, options.results)
-        print(f"\noffline copies are in {folder}")
-    if options.push:
-        print(f"\nworkspace: {_push(made)}")
-    else:
-        print(
-            "\nnothing was sent; --push makes this workspace in W&B, where the runs have to be: "
-            f"`.venv/bin/wandb sync {folder}`"
-        )
-
-
-def panels_of(made: "ws.Workspace") -> dict[str, list[str]]:
-    """Section -> what its panels show."""
-
-    def title(panel: Any) -> str:
-        chart = getattr(panel, "chart_strings", {})
-        return chart.get("title") or getattr(panel, "title", "") or panel.table_name
-
-    return {section.name: [title(panel) for panel in section.panels] for section in made.sections}
-
-
-def _push(made: "ws.Workspace") -> str:
+def _push(results: Results, folder: Path) -> str:
+    """Make the workspace of these results in W&B; its address."""
     import wandb
 
+    user = settings(folder)
+    made = workspace(results, user.entity or "", user.project or PROJECT)
     try:
         made.entity = made.entity or wandb.Api().default_entity or ""
         made.save()
         return made.url
     except Exception as error:  # of W&B's client, whose errors have no common class
         raise ValueError(
-            f"--push: no workspace was made in {made.project} of {made.entity or 'yourself'}: "
+            f"--wandb: no workspace was made in {made.project} of {made.entity or 'yourself'}: "
             f"{message(error).rstrip('.')}; check WANDB_PROJECT, WANDB_ENTITY and the network, and "
-            "that runs were sent there with `.venv/bin/wandb sync`"
+            f"that runs were sent there with `.venv/bin/wandb sync {folder / 'wandb'}`"
         ) from None

@@ -161,9 +161,7 @@ class Session:
             page = f"page: {written.path}"
         mirrored = options.results / "wandb"
         if self.address:
-            self.reporter.say(
-                f"W&B: {self.address}; `repro report --wandb --push` makes a workspace there"
-            )
+            self.reporter.say(f"W&B: {self.address}; `repro report --wandb` adds a workspace")
         elif options.wandb != "disabled" and any(mirrored.glob("offline-run-*")):
             self.reporter.log(
                 f"W&B: offline, in {mirrored}; look with `.venv/bin/wandb leet {mirrored}`, send "

@@ -21,7 +21,6 @@ from repro.harness.job import Job, Measured, Outcome
 from repro.harness.results import load
 from repro.harness.schema import round_record
 from repro.harness.spec import RunSpec, Training
-from repro.models import build
 
 pytestmark = [
     pytest.mark.usefixtures("own_home"),
@@ -133,9 +132,7 @@ def test_a_measured_run_and_a_training(logged: dict[str, Copy]):
     copy, trained = logged["transformer-K2-M4"], logged["amoebanet-b-K1-M1"]
     place = {"experiment": "tiny", "machine": "test-cpu-2c", "scale": "smoke"}
     about = {"K": 2, "method": "gpipe", "checkpoint": "always", "balance": "[2, 2]"} | place
-    layers = [layer() for layer in build("transformer", **SPEC_SIZES).layers]
-    about["parameters"] = sum(p.numel() for layer in layers for p in layer.parameters())
-    about |= {"model_args/L": SPEC_SIZES["L"], "model_args/dropout": 0.1}
+    about |= {"model_args/L": SPEC_SIZES["L"]}
     assert {name: copy.config[name] for name in about} == about
     assert copy.config.keys().isdisjoint({*copy.summary}), "a number has one name"
     values = [*copy.config.values(), *copy.summary.values()]
@@ -160,18 +157,6 @@ def test_timed_runs_are_runs_there_and_all_are_lines_of_a_table(logged: dict[str
     (simulated,) = [row for row in rows if row["fidelity"] == "simulated"]
     assert simulated["step_s"] == pytest.approx(1 / 2 + 1 / 8)
     assert simulated["speedup_vs_k1"] is None
-
-
-def test_tables_of_results_without_copies_are_copied_later(
-    logged: dict[str, Copy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    wandb.teardown()
-    assert measure(tmp_path / "results", Teacher(), plan_of()) == 0
-    report = ["report", "--wandb", "--log", "--results", str(tmp_path / "results")]
-    assert main(report) == 0
-    (copy,) = copied(tmp_path).values()
-    assert copy.rows("runs/tiny") == logged["tiny, all runs"].rows("runs/tiny")
-    assert capsys.readouterr().err == ""
 
 
 def test_variables_of_one_run_are_left_out_which_is_one_line(
@@ -258,10 +243,6 @@ def test_the_workspace_shows_what_is_copied_where_the_variables_say(
     from wandb_workspaces.reports.v2 import CustomChart
     from wandb_workspaces.workspaces import Workspace
 
-    assert main(["report", "--wandb"]) == 0
-    text = capsys.readouterr().out
-    for words in ("tiny: A tiny sweep  Speedup over plain training, ", "nothing was sent"):
-        assert words in text
     made = copies.workspace(load(RESULTS), "", "")
     shown = made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
     assert set(re.findall(r'"(runs/\w+)"', shown)) == {"runs/tiny"}
@@ -279,5 +260,5 @@ def test_the_workspace_shows_what_is_copied_where_the_variables_say(
         monkeypatch.setenv(f"WANDB_{name}", f"a-{name}")
     monkeypatch.setattr(Workspace, "save", lambda _: None)
     monkeypatch.setattr(Workspace, "url", property(lambda it: f"{it.entity}/{it.project}"))
-    assert main(["report", "--wandb", "--push"]) == 0
+    assert main(["report", "--wandb"]) == 0
     assert "workspace: a-ENTITY/a-PROJECT\n" in capsys.readouterr().out
