@@ -54,7 +54,6 @@ def answer(options: PredictOptions, text: str) -> int:
         "model_args": assigned(args) or None,
         "memory": f"{size(memory)} of each stage",
         "cut": best and cut_text(best.balance),
-        "counted": best and _stages(best),
         "answer": fields["answer"],
     }
     print_answer(terminal, fields, as_json=options.json)
@@ -93,21 +92,6 @@ def _sentence(found: "Ladder", given: Mapping[str, Any], memory: int) -> str:
         return f"nothing fits: {smallest}{why}; try more stages"
     used = size(found.best.fullest)
     return f"largest: {name(found.best)}, with {used} on its fullest stage; {why}"
-
-
-def _stages(cut: "Cut") -> list[dict[str, str]]:
-    """Memory of each stage by kind; one line for equal neighbours."""
-    lines = []
-    first = 0
-    for stage, equal in groupby(cut.stages):
-        last = first + len(list(equal)) - 1
-        sizes = {**stage.by_kind, "total": stage.total}
-        lines.append(
-            {"stage": str(first) if first == last else f"{first}-{last}"}
-            | {kind: size(nbytes) if nbytes else "-" for kind, nbytes in sizes.items()}
-        )
-        first = last + 1
-    return lines
 
 
 def cut_text(counts: Sequence[int]) -> str:

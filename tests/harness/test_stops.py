@@ -1,4 +1,4 @@
-"""A sweep stopped at each of its writes: nothing recorded is lost, nothing is left behind.
+"""A forced sweep stopped at each of its writes: nothing recorded is lost.
 
 The crew measures without processes; tests/harness/test_interrupts.py kills real ones.
 """
@@ -12,9 +12,8 @@ import pytest
 from crew import Crew, experiment, measure, spec
 
 from repro.harness.frame import all_runs
-from repro.harness.journal import journals
 from repro.harness.results import load
-from repro.io import files, lock
+from repro.io import files
 
 SWEEP = experiment(spec(1, 4), spec(2, 4), spec(4, 4))
 
@@ -44,31 +43,8 @@ class Disk:
         return True
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk(monkeypatch)
-
-
-def kept(results: Path) -> dict[str, object]:
-    """What is recorded, without times and load, and the name of every other file."""
-    (journal,) = journals(results)
-    rounds = [(event.round, event.records, event.spans) for event in journal.rounds]
-    statuses = {run: journal.status(run) for run in journal.runs}
-    paths = (path for path in results.rglob("*") if path.is_file() and path.name != lock.NAME)
-    files = sorted(str(path.relative_to(results)) for path in paths)
-    return {"rounds": rounds, "statuses": statuses, "about": journal.about, "files": files}
-
-
-def test_killed_at_any_write_a_sweep_goes_on_to_the_same_end(tmp_path: Path, disk: Disk):
-    assert not disk.killed(0, tmp_path / "undisturbed")
-    whole = kept(tmp_path / "undisturbed")
-    for number in range(1, disk.writes + 1):
-        assert disk.killed(number, tmp_path / str(number))
-        assert not disk.killed(0, tmp_path / str(number))
-        assert kept(tmp_path / str(number)) == whole, number
-
-
-def test_killed_at_any_write_of_a_forced_sweep_no_run_is_left_with_less(tmp_path: Path, disk: Disk):
+def test_killed_at_any_write_of_a_forced_sweep_no_run_is_left_with_less(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch)
     assert not disk.killed(0, tmp_path)
     for number in count(1):
         if not disk.killed(number, tmp_path, force=True):
