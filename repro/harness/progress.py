@@ -1,6 +1,5 @@
 """What the terminal shows of a plan, of its progress during `repro run`, and of a step."""
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -45,12 +44,10 @@ class ProgressReporter:
 
     On a terminal the last line shows what runs, how much is measured and the time left. It is
     drawn once a second, because drawing takes time from the cores that are being measured. Without
-    a terminal a line with the same text follows `quiet_s` seconds of silence.
+    a terminal it is printed when something new runs, at most once a minute.
     """
 
-    def __init__(
-        self, log_file: Path, console: Console | None = None, *, quiet_s: float = 60.0
-    ) -> None:
+    def __init__(self, log_file: Path, console: Console | None = None) -> None:
         self.log_file = log_file
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
         self.failed: list[str] = []  # ids of runs, and what became of them
@@ -68,8 +65,6 @@ class ProgressReporter:
             disable=not self.console.file.isatty(),  # FORCE_COLOR makes no terminal of a pipe
         )
         self._task = self._progress.add_task("", total=None, state="")
-        self._quiet_s = quiet_s
-        self._ended = threading.Event()
 
     def say(self, text: str | Text = "") -> None:
         self._last_line = time.monotonic()
@@ -99,11 +94,8 @@ class ProgressReporter:
         self._progress.update(self._task, total=len(outstanding))
         self._show("starting worker processes")
         self._progress.start()
-        if self._progress.disable:
-            threading.Thread(target=self._break_silence, daemon=True, name="progress").start()
 
     def end(self) -> None:
-        self._ended.set()
         self._progress.stop()
 
     def round(self, plan: Plan, group: str, number: int, total: int) -> None:
@@ -136,22 +128,14 @@ class ProgressReporter:
 
     def _show(self, activity: str) -> None:
         self._progress.update(self._task, description=activity, state=self._state())
+        if self._progress.disable and time.monotonic() - self._last_line >= 60:
+            self.say(f"{activity}; {self._state()}")
 
     def _state(self) -> str:
         """`12 of 340 measured, about 4 min left`; no time if it is unknown or zero."""
         task, seconds = self._progress.tasks[self._task], self._left.seconds
         left = f", about {duration(seconds)} left" if seconds else ""
         return f"{task.completed:.0f} of {task.total or 0:.0f} measured{left}"
-
-    def _break_silence(self) -> None:
-        """Print what runs after `quiet_s` seconds without a line, until the end."""
-        while True:
-            silence = time.monotonic() - self._last_line
-            if silence >= self._quiet_s:
-                self.say(f"{self._progress.tasks[self._task].description}; {self._state()}")
-                silence = 0.0
-            if self._ended.wait(max(0.01, self._quiet_s - silence)):
-                return
 
 
 def summary(plans: Sequence[Plan]) -> str:

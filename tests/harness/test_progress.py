@@ -1,14 +1,13 @@
-"""What a terminal shows: the plan, signs of life, tables."""
+"""What a terminal shows: the plan and tables."""
 
 import io
-import time
 from pathlib import Path
 
 import pytest
 from crew import MACHINE, experiment
 from rich.console import Console
 
-from repro.harness import plan
+from repro.harness import plan, progress
 from repro.harness.progress import ProgressReporter, plan_table, summary
 from repro.harness.terminal import show, table_of
 
@@ -26,20 +25,15 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path: Path):
     )
 
 
-def test_a_silent_round_shows_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_a_terminal_a_line_a_minute_says_what_runs(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do; it makes no terminal of a pipe
-    out = io.StringIO()
-    console = Console(file=out, highlight=False, width=200)
-    reporter = ProgressReporter(tmp_path / "log", console, quiet_s=0.05)
-    reporter.begin([])
-    time.sleep(0.5)
-    reporter.end()
-    said = out.getvalue()
-    lines = said.splitlines()
-    assert 2 <= len(lines) <= 11
-    assert {*lines} == {"starting worker processes; 0 of 0 measured"}
-    time.sleep(0.2)
-    assert out.getvalue() == said, "it ends with the measurements"
+    out, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    reporter = ProgressReporter(tmp_path / "log", Console(file=out, highlight=False, width=200))
+    for seconds in (59.0, 60.0, 61.0):
+        now[0] = seconds
+        reporter.note("runs")
+    assert out.getvalue() == ": runs; 0 of 0 measured\n"
 
 
 @pytest.mark.parametrize(("width", "lines"), [(40, 2), (80, 3)])
