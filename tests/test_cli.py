@@ -98,7 +98,7 @@ def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd,
         ("predict timed --N 0", ["--N 0: allowed is 1 to 1,048,576"]),
         ("predict timed L=2", ["an argument of the model goes behind --model-args, as L=2"]),
         ("report extra", ["extra; no name is needed here"]),
-        ("run sweep --K 0", ["error: --K 0: must be at least 1"]),
+        ("run sweep --K 0", ["error: K = 0: must be at least 1"]),
         ("run sweep --model-args L=x", ["L='x': must be a whole number; try L=48, the default"]),
         ("report --runs --run x", ["--runs and --run: each is a report of its own; give one"]),
         ("report --with sent --reference", ["--reference and --with: each"]),
@@ -119,8 +119,8 @@ def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd,
         ("run sweep --method gpip", ["rows; did you mean 'gpipe'"]),
         ("run sweep --method gpipe-x-data --K 5", ["devices = 5", "even numbers from 4"]),
         ("run sweep --method tensor --K 1", ["devices = 1", "over 2 or more; try --K 2"]),
-        ("run sweep --method gpipe --D 2", ["error: --D 2 with --method gpipe: "]),
-        ("run sweep --schedule interleaved-1f1b", ["try --stages-per-rank 2"]),
+        ("run sweep --method gpipe --D 2", ["error: D = 2 with method = gpipe: "]),
+        ("run sweep --schedule interleaved-1f1b", ["try stages_per_rank=2"]),
         (
             "run sweep --method tensor --K 2 --model amoebanet-d",
             ["model = 'amoebanet-d' with tensor_parallel = 2", "tensor_plan", "'transformer'"],
@@ -200,7 +200,7 @@ def test_help_is_complete(capfd: pytest.CaptureFixture[str]):
     assert main(["--help"]) == 0
     output = capfd.readouterr().out
     assert all(f"repro {verb} " in output for verb in VERBS)
-    sweep = "--model-args --K --only --wandb --force --yes --allow-nonfinite".split()
+    sweep = "--model-args --K --only --wandb --force --yes".split()
     for words, flags in (
         ("run sweep", [*sweep, "numbers of stages"]),
         ("run", ["--scale"]),

@@ -43,8 +43,6 @@ class RunOptions(PlanOptions):
     """its project; by default WANDB_PROJECT or gpipe-repro"""
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
     """confirm the cost of scale paper"""
-    allow_nonfinite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """record runs whose loss or gradients are inf or nan; by default such a run fails"""
     plots: Path | None = None
     """write the report into this folder, anew after each experiment"""
 
@@ -128,14 +126,7 @@ class Session:
             else:
                 self.reporter.say("nothing is left to measure (--force measures again)")
             try:
-                runner.measure(
-                    plans,
-                    results,
-                    self.reporter,
-                    self._show_done,
-                    self._show_part,
-                    allow_nonfinite=self.options.allow_nonfinite,
-                )
+                runner.measure(plans, results, self.reporter, self._show_done, self._show_part)
             finally:
                 self.reporter.end()
                 self.rounds = sum(len(plan.journal.rounds) for plan in plans) - sum(before)
@@ -185,8 +176,6 @@ class Session:
         recorded = {run.id: run for run in results.runs}
         for planned in runs:
             run = recorded[planned.id]
-            if any(loss is None for round_ in run.rounds for loss in round_.losses):
-                self.reporter.warn(f"{run.id}: loss is not finite")
             # Simulated and counted runs are lines of one table, see `_show_part`.
             if run.fidelity in TIMED and self.options.wandb != "disabled":
                 self._mirror(log_run, results, run, self.options.results)

@@ -23,7 +23,7 @@ from repro.harness.schema import KeptLayers
 from repro.harness.sizes import DEFAULT_N, small
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName, assigned, digest, slug
 from repro.io.redact import tilde_to_home
-from repro.io.untrusted import LARGE, from_json, read_text, refuse_links
+from repro.io.untrusted import LARGE, from_json, read_text, refuse_links, short
 
 if TYPE_CHECKING:
     from repro.harness.predict import Source
@@ -197,7 +197,7 @@ def _time(
 
     The second value is whether other processes kept the machine busy meanwhile.
     """
-    from repro.gpipe import launch
+    from repro.gpipe import StageError, launch
     from repro.harness.rehearsal import check
 
     M = 2 ** math.ceil(math.log2(N))
@@ -208,7 +208,11 @@ def _time(
         f"timing the layers of {name} ({assigned(args) or 'its defaults'}) on {at}", file=sys.stderr
     )
     watch = contention.CpuShare()
-    record = launch(time_layers, spec, kind, stages=K)[0][0]
+    try:
+        record = launch(time_layers, spec, kind, stages=K)[0][0]
+    except StageError as error:
+        first, *_traceback = str(error).splitlines()
+        raise ValueError(f"model = {short(name)}: {first}") from None
     busy = contention.is_busy(watch.share())
     today = date.today().isoformat()
     return KeptLayers(K=K, date=today, calibration=record.calibration), busy

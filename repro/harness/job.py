@@ -18,7 +18,6 @@ class Job:
     balance: tuple[int, ...] | None = None  # as cut in an earlier round; None: cut now
     memory: bool = True  # whether to read peak memory too
     device: str = "cpu"  # or "cuda"
-    allow_nonfinite: bool = False  # record a run whose loss or gradients are inf or nan
     order: int = 0  # seed of the orders in which the jobs of a block take their steps
     simulated: TrainRound | None = None  # of a run that is emulated with a device's profile
     bases: tuple[int, ...] = ()  # numbers of the jobs beside it that it is divided by

@@ -52,8 +52,6 @@ def measure(
     reporter: ProgressReporter,
     show_done: ShowDone,
     show_part: ShowPart,
-    *,
-    allow_nonfinite: bool = False,
 ) -> None:
     """Record the plans, and measure what they leave open.
 
@@ -75,23 +73,28 @@ def measure(
         for number, part in enumerate(parts, start=1):
             began = time.monotonic()
             for group in part.experiment.groups:
-                GroupRun(part, group.name, crew, reporter, show_done, allow_nonfinite).measure()
+                GroupRun(part, group.name, crew, reporter, show_done).measure()
             show_part(part, time.monotonic() - began, parts[number:])
 
 
 def in_parts(plans: Sequence[Plan]) -> list[Plan]:
-    """The plans in the order of measurement, in which an exhibit of the paper may be two parts.
+    """The plans in the order of measurement, in which an experiment may be two parts.
 
-    Trainings and measured steps come last. Nearly all verdicts rest on what comes first, the
-    shortest exhibit at the beginning: it takes a few minutes.
+    Trainings and measured steps come last. Nearly all verdicts rest on what comes first: what is
+    counted, and of the paper's exhibits what is simulated or emulated, the shortest exhibit at the
+    beginning.
     """
     first, then = [], []
     for plan in plans:
-        late = {run.group for run in plan.runs if _is_late(run.spec)}
-        early = [run for run in plan.runs if plan.is_of_paper and run.group not in late]
+        late = {
+            run.group
+            for run in plan.runs
+            if _is_late(run.spec) or not (plan.is_of_paper or run.spec.fidelity == "counted")
+        }
+        early = [run for run in plan.runs if run.group not in late]
         first.append(replace(plan, runs=tuple(early)))
-        then.append(replace(plan, runs=tuple(run for run in plan.runs if run not in early)))
-    first.sort(key=lambda plan: plan.experiment.minutes.get(plan.scale, 0.0))
+        then.append(replace(plan, runs=tuple(run for run in plan.runs if run.group in late)))
+    first.sort(key=lambda plan: (not plan.is_of_paper, plan.experiment.minutes.get(plan.scale, 0)))
     return [part for part in (*first, *then) if part.outstanding]
 
 
@@ -118,7 +121,6 @@ class GroupRun:
     crew: Crew
     reporter: ProgressReporter
     show_done: ShowDone
-    allow_nonfinite: bool
     _open: dict[str, PlannedRun] = field(default_factory=dict)  # runs that still miss a round
     _replaced: set[str] = field(default_factory=set)  # whose first new round replaces the old ones
     _failed: set[str] = field(default_factory=set)
@@ -303,7 +305,7 @@ class GroupRun:
         )
         device = "cpu" if spec.modelled or spec.fidelity == "counted" else machine.device
         order = len(self.plan.journal.rounds)
-        return Job(spec, self._cuts.of(spec), read, device, self.allow_nonfinite, order)
+        return Job(spec, self._cuts.of(spec), read, device, order)
 
     def _is_apart(self, run: PlannedRun) -> bool:
         return takes_one_core(run.spec, self.plan.machine.device)

@@ -41,8 +41,6 @@ class Setup:
     # Of processes that exchange more than neighbours do: the K stages (torch's pipelines), the D
     # replicas of a stage (ddp, fsdp, ZeRO), or the T processes that divide layers.
     group: dist.ProcessGroup | None = None
-    # Train on if loss or gradients are inf or nan; only ours refuses that.
-    allow_nonfinite: bool = False
     trace: bool = False  # collect the spans of each step; only ours does
     zero: bool = False  # shard the optimizer's state over the replicas of a stage (ZeRO-1)
 

@@ -27,7 +27,6 @@ class Own(Method):
             device=setup.device,
             seed=setup.seed,
             sample=setup.sample,
-            allow_nonfinite=setup.allow_nonfinite,
             check_layers=False,  # these models combine no examples
         )
         self.module = self._pipe.module

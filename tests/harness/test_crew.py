@@ -179,9 +179,6 @@ def test_a_loss_that_is_not_finite_fails_a_peer_too(monkeypatch):
     peer = replace(ours, spec=ours.spec.model_copy(update=changed))
     with pytest.raises(NonFiniteError, match=r"^the loss is inf; lower the learning rate"):
         run((peer,), 0)
-    for each in (ours, peer):
-        (measured,) = run((replace(each, allow_nonfinite=True),), 0)
-        assert trained(Outcome("done", measured=measured)).loss == [None, None]
 
 
 @pytest.mark.parametrize("method", ["data", "tensor"])

@@ -135,7 +135,6 @@ def _trainer(job: Job, spec: LearnSpec, rank: int) -> tuple[Trainer, Data, Model
         device=device_of(job.device, rank),
         seed=spec.seed,
         sample=sample,
-        allow_nonfinite=job.allow_nonfinite,
     )
     return Trainer(pipe, data.loss, recipe, data.batches, data.metrics), data, model
 

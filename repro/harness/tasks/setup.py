@@ -38,7 +38,6 @@ def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) 
         device=device_of(job.device, rank),
         optimizer=partial(TimedSGD if waits(model) else OPTIMIZERS[spec.optimizer], lr=spec.lr),
         group=groups[0] if groups else None,
-        allow_nonfinite=job.allow_nonfinite,
         zero=spec.zero is not None,
     )
 

@@ -218,10 +218,8 @@ class Training:
 
     def _refuse_nonfinite(self, loss: float) -> None:
         """Raise a NonFiniteError where a peer trains on; our own raises a fuller one itself."""
-        if not (math.isfinite(loss) or self._job.allow_nonfinite):
-            raise NonFiniteError(
-                f"the loss is {loss}; lower the learning rate; --allow-nonfinite records it"
-            )
+        if not math.isfinite(loss):
+            raise NonFiniteError(f"the loss is {loss}; lower the learning rate")
 
 
 def _held(job: Job) -> int:
