@@ -100,7 +100,9 @@ class Search:
 
     def _least(self, K: int, D: int) -> int:
         """Bytes that the leanest plan takes on its fullest device, cut evenly by memory."""
-        lean = {"K": K, "D": D, "M": self.plain.N // D, "schedule": "1f1b", "checkpoint": "always"}
+        # No rank of 1F1B holds more than K micro-batches, so more of them take no more memory.
+        M = min(self.plain.N // D, 2 * K)
+        lean = {"K": K, "D": D, "M": M, "N": M * D, "schedule": "1f1b", "checkpoint": "always"}
         spec = self.plain.model_copy(update=lean)
         counts = self.source.cuts_by_memory(spec).evenest()
         return max(self.source.peaks(spec, self.source.examples(spec), counts) or [0])
