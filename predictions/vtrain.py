@@ -14,10 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from math import log
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
@@ -42,12 +39,9 @@ from repro.simulate.step import exposed_seconds, simulate
 V = 51200  # words, as Megatron-LM pads them
 HALF = 2  # bytes of a float16
 DATE, ROOT = "2026-11-29", Path(__file__).parents[1]
-WAYS = ("never", "always")  # whether blocks are recomputed
-# Size of square matrices -> FLOP/s of torch.matmul in float16 on an A100, measured
-# (github.com/zzc0721/torch-performance-test-data issue 108).
-MATMUL = {2048: 214.73e12, 4096: 241.49e12}
+# All but matrix products, whose rates others measured, and the bandwidths of links.
 FITTED = (
-    *("matmul_flops", "bytes_per_second", "product_half", "elementwise_half", "norm_half"),
+    *("bytes_per_second", "elementwise_half", "norm_half"),
     *("host_s", "link_latency_s", "setup_s"),
 )
 
@@ -101,10 +95,13 @@ def _schedule(K: int, M: int) -> Schedule:
 
 
 class Megatron:
-    """Megatron-LM on a device. Ranks are numbered over T first, then over D, and then over K."""
+    """Megatron-LM, which recomputes each block before its backward, on a device.
 
-    def __init__(self, device: Device, *, recompute: bool) -> None:
-        self._device, self._links, self._recompute = device, device.links(), recompute
+    Ranks are numbered over T first, then over D, and then over K.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._links = device, device.links()
         self._times = cache(self._count)
 
     def _count(
@@ -125,8 +122,7 @@ class Megatron:
         sum_s = self._links.all_reduce_seconds(message, T)
         # Two sums in the forward of a block, and two in its backward.
         forward = [blocks * (block.forward.total + 2 * sum_s)] * K
-        again = self._recompute * forward[0]
-        backward = [blocks * (block.backward.total + 2 * sum_s) + again] * K
+        backward = [forward[0] + blocks * (block.backward.total + 2 * sum_s)] * K
         update, parameters = [blocks * block.update] * K, [blocks * block.parameters] * K
         # The ends are not recomputed. An embedding is summed, and the gradient of the last block.
         forward[0] += embedding.forward.total + sum_s
@@ -160,40 +156,16 @@ def is_fitted(row: Iteration) -> bool:
     return row.hidden == 1024 and row.K == 1
 
 
-def fit(rows: Sequence[Iteration], *, recompute: bool) -> Device:
+def fit(rows: Sequence[Iteration]) -> Device:
     """The profile a100, fitted to the iterations of hidden size 1024 without a pipeline."""
     simple = [row for row in rows if is_fitted(row)]
 
     def predict(tried: Device) -> list[float]:
-        megatron = Megatron(tried, recompute=recompute)
+        megatron = Megatron(tried)
         return [megatron.step_s(row) for row in simple]
 
     real = [row.step_s for row in simple]
     return curve.fit(devices.load("a100"), FITTED, predict, real, near=0.05)
-
-
-def products_off(device: Device) -> float:
-    """How far the rate of matrix products is from the measured ones: a mean of logarithms."""
-    matmul, half = device.matmul_flops.value, device.product_half.value
-    work = {2 * size**3: rate for size, rate in MATMUL.items()}
-    return mean(abs(log(matmul * w / (w + half) / rate)) for w, rate in work.items())
-
-
-def predict(single: Sequence[Iteration], multi: Sequence[Iteration]) -> tuple[Device, dict]:
-    """The profile by the rule in README.md, and what it and the other fit predict."""
-    fits = {way: fit(single, recompute=way == "always") for way in WAYS}
-    chosen = min(WAYS, key=lambda way: products_off(fits[way]))
-    found: dict[str, Any] = {"date": DATE, "fidelity": "simulated", "recomputation": chosen}
-    for way, device in fits.items():
-        as_fitted = Megatron(device, recompute=way == "always")
-        recomputing = Megatron(device, recompute=True)
-        found[way] = {
-            "products_off": round(products_off(device), 4),
-            "fitted": {name: getattr(device, name).value for name in FITTED},
-            "single_s": [round(as_fitted.step_s(row), 6) for row in single],
-            "multi_s": [round(recomputing.step_s(row), 4) for row in multi],
-        }
-    return fits[chosen], found
 
 
 def compare(rows: Sequence[Iteration], predicted: Sequence[float]) -> dict[str, float]:
@@ -218,25 +190,29 @@ def compare(rows: Sequence[Iteration], predicted: Sequence[float]) -> dict[str, 
 def main(verb: str, single_file: str, multi_file: str) -> None:
     """Fit the profile and write what it predicts, or compare that with what was measured."""
     single, multi = read(single_file), read(multi_file)
-    path = Path(__file__).with_name(f"{DATE}-vtrain.json")
+    path = Path(__file__).with_name(f"{DATE}-vtrain-products.json")
     if verb == "predict":
-        device, found = predict(single, multi)
+        device = fit(single)
         text = json.dumps(device.model_dump(exclude_none=True), indent=2, allow_nan=False)
         (ROOT / "repro/costs/devices/a100.json").write_text(text + "\n", encoding="utf-8")
+        megatron = Megatron(device)
+        found = {"date": DATE, "fidelity": "simulated"} | {
+            name: [round(megatron.step_s(row), 6) for row in rows]
+            for name, rows in (("single_s", single), ("multi_s", multi))
+        }
         with path.open("x", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
         return
     found = json.loads(path.read_text(encoding="utf-8"))
-    not_fitted = [n for n, row in enumerate(single) if not is_fitted(row)]
-    few = [n for n, row in enumerate(multi) if row.T <= 8]
-    for way in WAYS:
-        for name, rows, chosen in (
-            ("single_s", single, not_fitted),
-            ("multi_s", multi, range(len(multi))),
-            ("multi_s", multi, few),
-        ):
-            numbers = compare([rows[n] for n in chosen], [found[way][name][n] for n in chosen])
-            print(way, name, {key: round(value, 3) for key, value in numbers.items()})
+    of_single = [*zip(single, found["single_s"], strict=True)]
+    of_multi = [*zip(multi, found["multi_s"], strict=True)]
+    for title, steps in (
+        ("not fitted, on one node", [(row, s) for row, s in of_single if not is_fitted(row)]),
+        ("on several nodes", of_multi),
+        ("on several nodes, T <= 8", [(row, s) for row, s in of_multi if row.T <= 8]),
+    ):
+        rows, seconds = zip(*steps, strict=True)
+        print(title, {name: round(value, 3) for name, value in compare(rows, seconds).items()})
 
 
 if __name__ == "__main__":
