@@ -11,6 +11,9 @@ FROZEN = {
     "2026-11-26-layers.json": "860c3e9940b15cdf696ac3927e31be8c4918fb743bd556972db100e1187a0a0e",
     "2026-11-26-vtrain.json": "70f0369bd4d51888a4e7597c51e37ef1f47e9835c7c24645ffd16931d2d9c8f6",
     "2026-11-29-vtrain.json": "409ef74193da6f6a0e2da235b6dce303ee89c23b0b3b6d432b1f3de471380702",
+    "2026-11-29-vtrain-products.json": (
+        "463a3b6f53748c505ba89e3b1b44bb9ad4450d626392c346dbb948110db19577"
+    ),
 }
 
 
