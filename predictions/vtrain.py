@@ -193,8 +193,6 @@ def main(verb: str, single_file: str, multi_file: str) -> None:
     path = Path(__file__).with_name(f"{DATE}-vtrain-products.json")
     if verb == "predict":
         device = fit(single)
-        text = json.dumps(device.model_dump(exclude_none=True), indent=2, allow_nan=False)
-        (ROOT / "repro/costs/devices/a100.json").write_text(text + "\n", encoding="utf-8")
         megatron = Megatron(device)
         found = {"date": DATE, "fidelity": "simulated"} | {
             name: [round(megatron.step_s(row), 6) for row in rows]
@@ -202,6 +200,8 @@ def main(verb: str, single_file: str, multi_file: str) -> None:
         }
         with path.open("x", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
+        text = json.dumps(device.model_dump(exclude_none=True), indent=2, allow_nan=False)
+        (ROOT / "repro/costs/devices/a100.json").write_text(text + "\n", encoding="utf-8")
         return
     found = json.loads(path.read_text(encoding="utf-8"))
     of_single = [*zip(single, found["single_s"], strict=True)]

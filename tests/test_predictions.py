@@ -1,7 +1,13 @@
 """A prediction counts only if it was not changed afterwards."""
 
 import hashlib
+import json
 from pathlib import Path
+
+import pytest
+
+from predictions.vtrain import Iteration, Megatron
+from repro.costs.device import load
 
 HOME = Path(__file__).parent.parent / "predictions"
 # File -> its sha256. A new file gets a new line; no line is ever changed.
@@ -20,3 +26,13 @@ FROZEN = {
 def test_no_dated_file_was_changed_added_or_removed():
     files = {path.name: path.read_bytes() for path in HOME.glob("*.json")}
     assert {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} == FROZEN
+
+
+def test_the_profile_a100_gives_the_predictions_of_its_file():
+    """Two stages on one node; and T=8, D=32, K=2 on 64 nodes."""
+    found = json.loads((HOME / "2026-11-29-vtrain-products.json").read_text("utf-8"))
+    megatron = Megatron(load("a100"))
+    first = Iteration(16, 8, 1024, 16, 24, 1024, T=1, D=1, K=2, step_s=0.372)
+    large = Iteration(1536, 8, 8192, 64, 48, 2048, T=8, D=32, K=2, step_s=15.21)
+    assert megatron.step_s(first) == pytest.approx(found["single_s"][0], rel=1e-5)
+    assert megatron.step_s(large) == pytest.approx(found["multi_s"][27], rel=1e-5)

@@ -139,9 +139,7 @@ def main(arguments: list[str]) -> int:
         "on": of.on,
         "memory": memory and f"{size(memory)} of each device",
         "plans": [_cells(row, of.model.unit) for row in (fields["plain"], *fields["plans"])],
-        "range": None
-        if of.waits
-        else str(of.source.error or f"not known: {of.source.why_no_error}"),
+        "range": None if of.waits else of.source.range_text,
         "assumed": "I and W take half of a backward each" if options.schedule == "zb-h1" else None,
         "answer": fields["answer"],
         "measure it": None if of.waits or options.K else _sweep(found.best),

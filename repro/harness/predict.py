@@ -90,6 +90,11 @@ class Source:
         self.model, self._optimizer, self._kind = model, optimizer, "cpu"
         self.links = Links(link or FREE)
 
+    @property
+    def range_text(self) -> str:
+        """The range of a predicted step, for a user."""
+        return str(self.error or f"not known: {self.why_no_error}")
+
     def layers(self, n: int, checkpoint: str) -> Profile:
         raise NotImplementedError
 
