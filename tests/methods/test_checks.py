@@ -25,6 +25,10 @@ class Faulty(Own):
         drops = any(isinstance(part, nn.Dropout) and part.p > 0 for part in self.module.modules())
         recomputes = self._setup.config.checkpoint == "always"
         is_wrong = {"dropout": drops and recomputes, "unequal micro-batches": uneven}
+        for part in self.module.modules() if self.fault == "batch norm" else ():
+            if isinstance(part, nn.BatchNorm2d):
+                assert part.num_batches_tracked is not None
+                part.num_batches_tracked += 7  # once for each F and R, instead of once
         for p in self.module.parameters() if is_wrong.get(self.fault) else ():
             assert p.grad is not None
             p.grad *= 1.01
@@ -40,6 +44,7 @@ class Faulty(Own):
 @pytest.mark.parametrize(
     ("wrong", "evidence"),
     [
+        ("batch norm", "num_batches_tracked is 8"),
         ("dropout", "always against never"),
         ("unequal micro-batches", "micro-batches of 5, 4, 4, 4"),
         ("evaluation", "off by"),
