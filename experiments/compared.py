@@ -15,6 +15,7 @@ the results.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import inf, isnan, nan
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
@@ -38,10 +39,12 @@ SATURATED = 95.0
 LINES = ("-", "--", ":")
 
 
+@lru_cache(maxsize=8)
 def trained(results: Results, experiment: str, *scales: Scale) -> Frame:
     """A line of `runs_frame` for each arm and test seed, at the place with most seeds.
 
-    Accuracies are in percent. Without a scale, all count whose trainings may converge.
+    Accuracies are in percent, and `doubt` is that of the arm. Without a scale, all count whose
+    trainings may converge.
     """
     scales = scales or tuple(scale for scale in SCALES if scale not in BRIEF)
     frame = runs_frame(results, experiment, task="learn", scale=scales, done=True)
@@ -53,7 +56,11 @@ def trained(results: Results, experiment: str, *scales: Scale) -> Frame:
     frame = select(frame, is_test=True)
     frame[[*frame.filter(like="accuracy")]] *= 100
     seeds = frame.groupby("where", sort=False)["seed"].nunique()
-    return select(frame, where=seeds[::-1].idxmax()) if len(frame) else frame
+    if len(frame):
+        frame = select(frame, where=seeds[::-1].idxmax())
+        doubts = {arm: doubt_of(arm, of_arm) for arm, of_arm in frame.groupby("arm")}
+        frame = frame.assign(doubt=frame["arm"].map(doubts))
+    return frame
 
 
 def mean(runs: Frame, arm: str, metric: str) -> Estimate:
@@ -80,9 +87,10 @@ def compared(
         for name in (metric, "loss")
     )
     needed = len(SEEDS)
-    doubts = [f"{len(quality)} of {needed} seeds" * (len(quality) < needed)] if quality else []
-    doubts += [doubt_of(arm, select(runs, arm=arm)) for arm in arms if quality]
-    doubt = next(filter(None, doubts), "")
+    doubt = f"{len(quality)} of {needed} seeds" * (0 < len(quality) < needed)
+    if quality and not doubt:
+        doubts = runs.drop_duplicates("arm").set_index("arm")["doubt"]
+        doubt = next(filter(None, doubts[[*arms]]), "")
     return Gain(mean_interval(quality), mean_interval(loss), len(quality), doubt)
 
 
@@ -99,12 +107,13 @@ def qualities(runs: Frame, metric: str, arms: Iterable[str]) -> Iterator[Frame]:
     """Of each seed that has all arms: a line for each arm, a column for each language, or one."""
     columns = [name for name in runs if str(name).startswith(f"metrics.{metric} ")]
     columns = columns if len(columns) > 1 else [f"metrics.{metric}"]  # that of one language
-    for _, of_seed in runs.groupby("seed"):
-        if {*arms} <= {*of_seed["arm"]}:
-            quality = of_seed.set_index("arm")[columns] * (-1 if metric == "loss" else 1)
-            yield quality.rename(
-                columns=lambda name: name.removeprefix(f"metrics.{metric}").strip()
-            )
+    if runs.empty:
+        return
+    found = select(runs, arm=[*arms]).set_index(["seed", "arm"])[columns]
+    found.columns = [name.removeprefix(f"metrics.{metric}").strip() for name in columns]
+    for _, of_seed in (-found if metric == "loss" else found).groupby(level="seed"):
+        if len(of_seed) == len({*arms}):
+            yield of_seed.droplevel("seed")
 
 
 def doubt_of(arm: str, runs: Frame) -> str:
@@ -205,7 +214,7 @@ def curves(runs: Frame, panels: Mapping[str, dict[str, str]]) -> Figure | None:
     if not len(runs):
         return None
     by_error = any(spec.training.by_error for spec in runs["spec"])
-    page, (row,) = grid(1, len(panels), 2.8)
+    page, (row,) = grid(1, len(panels), 2.8, legend=False)
     for axes, (title, labels) in zip(row, panels.items(), strict=True):
         axes.sharey(row[0])
         for linestyle, (arm, label) in zip(LINES, labels.items(), strict=False):

@@ -18,7 +18,7 @@ PREDICTED, MEASURED, ERROR = "step (ms) predicted", "step (ms) measured", "error
 def tables(results: Results) -> list[Table]:
     frame = plans(results)
     shown = ["where", "plan", "recomputed", PREDICTED, MEASURED]
-    shown += [ERROR, f"{ERROR}: low", f"{ERROR}: high", "rank predicted", "rank measured"]
+    shown += [ERROR, f"{ERROR}: low", f"{ERROR}: high"]
     return [framed(NAME, frame[shown], ABOUT)]
 
 
@@ -39,8 +39,6 @@ def plans(results: Results) -> Frame:
     errors = [[[100 * (s / real - 1) for real in blocks] for s, blocks in each] for each in steps]
     frame = with_interval(frame, ERROR, map(interval_of_sets, errors))
     frame = frame.dropna(subset=PREDICTED).sort_values(PREDICTED)
-    for rank, step in (("rank predicted", PREDICTED), ("rank measured", MEASURED)):
-        frame[rank] = frame.groupby("where")[step].rank(method="min").astype(int)
     frame["plan"] = [
         f"{method}, K={K}, D={D}, M={M}"
         for method, K, D, M in frame[["method", "K", "D", "M"]].itertuples(index=False)

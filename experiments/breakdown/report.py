@@ -14,14 +14,13 @@ from repro.harness.results import Results
 from repro.harness.text import percent, printed
 from repro.paper import theory
 from repro.paper.numbers import breakdown
-from repro.report import style
 from repro.report.claim import Claim, number
 from repro.report.compare import fits
-from repro.report.figures import Picture
 from repro.report.framed import framed, or_status, with_parts
+from repro.report.style import model_name
 from repro.report.table import Table
 
-LONG_NAMES = style.PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
+LONG_NAMES = {"setup": "set-up", "imbalance": "load imbalance", "update": "weight update"}
 PIE = {slice_.part: slice_.percent for slice_ in breakdown()}
 OFF = 2.0  # points of the step: the project's tolerance for the pie since its first version
 _ORDER = ["computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer"]
@@ -41,7 +40,7 @@ FITTED = {
 def shares(results: Results) -> Frame:
     """A line for each run with a column for each part's share of K x step."""
     frame = with_parts(runs_frame(results, NAME))
-    names = frame["model"].map(style.model_name)
+    names = frame["model"].map(model_name)
     alike = frame.duplicated(["model", "fidelity", "M"], keep=False)
     sizes = [MEASURED[model]["paper"] for model in frame["model"]]
     return frame.assign(
@@ -93,31 +92,3 @@ def _claims(results: Results) -> dict[str, Claim]:
         for part, percent in PIE.items()
         if part != "update"
     }
-
-
-def figures(results: Results) -> Iterator[Picture]:
-    runs = select(shares(results), M=M, done=True).dropna(subset=_ORDER)
-    if not len(runs):
-        return
-    bars = [("quoted: NeurIPS Table 4", dict(PIE))]
-    for line in runs.to_dict("records"):
-        size = "" if line["full_size"] else f", {line['scale']} size"
-        percents = {part: 100 * line[part] for part in _ORDER}
-        bars.append((f"{line['fidelity']}{size}: {line['name']}", percents))
-    drawn, ((axes,),) = style.grid(1, 1, 0.9 + 0.34 * len(bars))
-    left = [0.0] * len(bars)
-    for part, colour in style.PARTS.items():
-        # A part below 0, as imbalance can be, is drawn back over the one before it.
-        widths = [parts.get(part, 0.0) for _, parts in bars]
-        boxes = axes.barh(range(len(bars)), widths, left=left, **style.part_look(part))
-        # A narrow part has no room for its number.
-        numbers = [f"{share:.0f}" if share >= 4 else "" for share in widths]
-        look = {"fontsize": 8.5, "color": style.ink(colour)}
-        behind = {"facecolor": colour, "edgecolor": "none", "pad": 1}  # on a hatched part
-        axes.bar_label(boxes, numbers, label_type="center", bbox=behind, **look)
-        left = [before + share for before, share in zip(left, widths, strict=True)]
-    style.rows_of_names(axes, [name for name, _ in bars])
-    axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}", xlim=(0, 100))
-    axes.grid(visible=False)
-    style.legend_below(drawn, axes)
-    yield "parts", drawn, {"K": K, "M": M}

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from repro.experiments.bubble.runs import ABOUT, NAME
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
-from repro.harness.text import percent
+from repro.harness.text import TIMES, percent
 from repro.paper import theory
 from repro.report.claim import Claim, Fidelity, number
 from repro.report.figures import Picture
@@ -20,7 +19,11 @@ from repro.report.table import Table
 KS = (2, 4, 8)  # of the paper's tables
 NEGLIGIBLE = (5, 10)  # percent of K x step, as which the paper's word is read
 POINT = ["where", "K"]
-_SIZES = {"simulated": 8, "emulated": 5, "measured": 4.5}  # of markers; the larger lie beneath
+_FORMS: dict[theory.Form, tuple[str, str]] = {
+    "plain": ("--", "(K-1)/(M+K-1)"),
+    "early": (":", "early recompute"),
+}
+_SIZES = {"emulated": 6, "measured": 4.5}  # of markers; the larger lie beneath
 
 
 def steps(results: Results) -> Frame:
@@ -70,40 +73,33 @@ def claims(results: Results) -> Iterator[Claim]:
 
 def figures(results: Results) -> Iterator[Picture]:
     """Of the place with the most runs."""
-    frame = select(steps(results), done=True)
+    frame = select(steps(results), fidelity=[*_SIZES], done=True).dropna(subset="bubble")
     frame = select(frame, where=[*frame["where"].mode()[:1]])
-    yield "curves", curves(frame), {}
-
-
-def curves(frame: Frame) -> Figure | None:
     Ks = sorted(set(frame["K"]))
-    if not Ks:
-        return None
-    figure, panels = in_pairs(len(Ks), 2.7)
-    Ms = sorted(set(frame["M"]))
-    for axes, K in zip(panels, Ks, strict=True):
-        _panel(axes, K, select(frame, K=K), Ms)
-    legend_below(figure, *panels)
-    return figure
+    if Ks:
+        figure, panels = in_pairs(len(Ks), 2.7)
+        for axes, K in zip(panels, Ks, strict=True):
+            _panel(axes, K, select(frame, K=K), sorted(set(frame["M"])))
+        legend_below(figure, *panels)
+        yield "curves", figure, {}
 
 
 def _panel(axes: Axes, K: int, runs: Frame, Ms: Sequence[int]) -> None:
-    dense = [M for M in range(Ms[0], Ms[-1] + 1) if M <= 16 or M % 4 == 0]
-    plain = [100 * theory.bubble_over_total(K, M) for M in dense]
-    early = [100 * theory.bubble(K, M, "early") for M in dense]
     theory_look: dict[str, Any] = {"color": THEORY, "linewidth": 1.1}
-    axes.plot(dense, plain, "--", label="plain: (K-1)/(M+K-1)", **theory_look)
-    axes.plot(dense, early, ":", label="early recompute", **theory_look)
+    dense = range(Ms[0], Ms[-1] + 1)
+    for form, (line, name) in _FORMS.items():
+        shares = [100 * theory.bubble(K, M, form) for M in dense]
+        axes.plot(dense, shares, line, label=name, **theory_look)
     for fidelity, size in _SIZES.items():
         points = select(runs, fidelity=fidelity)
         if points.empty:  # has no place in the legend
             continue
         look = dots(fidelity, markersize=size)
-        axes.plot(points["M"], 100 * points["idle"], **look, label=fidelity)
-        if fidelity == "measured":
-            look |= {"markerfacecolor": "white", "label": "measured bubble"}
-            axes.plot(points["M"], 100 * points["bubble"], **look)
+        axes.plot(points["M"], 100 * points["bubble"], **look, label=f"{fidelity} bubble")
+        look |= {"markerfacecolor": "white", "label": f"{fidelity} idle"}
+        axes.plot(points["M"], 100 * points["idle"], **look)
     axes.axvline(4 * K, color=SOFT, linewidth=0.9, zorder=1)
-    axes.text(4 * K * 1.06, 97, f"M=4K={4 * K}", fontsize=8.5, color=KINDS["U"], va="top")
+    text = f"M = 4 {TIMES} K = {4 * K}"
+    axes.text(4 * K * 0.94, 97, text, fontsize=8.5, color=KINDS["U"], ha="right", va="top")
     over_m(axes, Ms)
-    axes.set(title=f"K={K}", ylabel="idle/total (%)", ylim=(0, 100))
+    axes.set(title=f"K={K}", ylabel=f"share of K {TIMES} step (%)", ylim=(0, 100))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -35,8 +36,8 @@ def tables(results: Results) -> list[Table]:
     """A line for each model and change, with all K, places and seeds together."""
     lines = []
     every = pairs(results)
-    every["change"] = every["change"].mask(every["change"].str.startswith("K="), "K")
-    for (model, change), runs in every.groupby(["model", "change"], sort=False):
+    changes = every["change"].mask(every["change"].str.startswith("K="), "K")
+    for (model, change), runs in every.groupby(["model", changes], sort=False):
         line: dict[str, Any] = {"model": f"{model_name(model)}, {NORMS[model]}"}
         line["change"] = _places(runs) if change == "K" else change
         same = int(runs["identical"].sum())
@@ -87,6 +88,7 @@ def _doubt(pairs_of_model: Frame, planned: Frame) -> str:
     return f"no result for {missing}" if missing else ""
 
 
+@lru_cache(maxsize=1)
 def pairs(results: Results) -> Frame:
     """A line for each training with its distance from the usual one of the same seed.
 

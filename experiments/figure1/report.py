@@ -1,7 +1,9 @@
 """Figure 1 (arXiv:1811.06965v5): quality against parameters, and a power law through it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import exp, isnan, log10, nan
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +21,7 @@ from repro.paper.numbers import figure, translation_models
 from repro.report.claim import Claim, number
 from repro.report.figures import Picture
 from repro.report.framed import error_bars, estimated, framed, with_interval
-from repro.report.style import FIDELITIES, dots, grid
+from repro.report.style import FIDELITIES, SOFT, dots, grid
 from repro.report.table import Cell, Table
 
 EXHIBIT = "Figure 1, exponents"
@@ -37,11 +39,11 @@ ARMS = {
 }
 # Printed number of parameters -> the unit of its last digit.
 UNITS = {400e6: 1e6, 1.3e9: 0.1e9, 3e9: 1e9, 6e9: 1e9}
-# Points whose name is on their left and how far above, so that names do not overlap; others' is
-# on their right and below.
-LEFT = {"AmoebaNet-C (6, 228)": 9, "AmoebaNet-B (18, 512)": 14, "NASNet-A": -3}
-LEFT |= {"ResNet-152": -14, "Inception-v3": 7}
-LEFT |= {"T(24, 8192, 16)": 5, "T(64, 16384, 32)": 5, "T(1, 128, 4)": 5}
+# How far a name is from its point, in points, where names would overlap; others' is to the right.
+AWAY = {"Inception-v3": (-8, 12), "ResNet-152": (8, -27), "ResNeXt-101": (14, -18)}
+AWAY |= {"SENet": (14, -9), "NASNet-A": (-14, 3), "AmoebaNet-C (6, 228)": (-14, 17)}
+AWAY |= {"AmoebaNet-B (18, 512)": (-2, 21)}
+AWAY |= dict.fromkeys(("T(24, 8192, 16)", "T(64, 16384, 32)", "T(1, 128, 4)"), (-6, 8))
 
 
 def power_law(parameters: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
@@ -68,8 +70,10 @@ def exponent(runs: Frame, arms: Sequence[str], top: float) -> Callable[[Frame], 
     return better
 
 
-def laws(runs: Frame, texts: Frame) -> dict[str, Gain]:
+@lru_cache(maxsize=1)
+def laws(results: Results) -> dict[str, Gain]:
     """Models -> their exponent."""
+    runs, texts = _trained(results)
     found = {
         models: compared.compared(runs, "accuracy", arms, exponent(runs, arms, 100))
         for models, arms in ARMS.items()
@@ -111,7 +115,7 @@ def tables(results: Results) -> list[Table]:
     paper = quoted_laws()
     verdicts = {judged.what: judged.verdict for judged in claims(results)}
     lines = []
-    for models, found in laws(*_trained(results)).items():
+    for models, found in laws(results).items():
         if found.seeds:
             line = {"models": models, "seeds": found.seeds} | estimated("exponent", found.quality)
             if models == TRANSLATION:
@@ -133,7 +137,7 @@ def quoted_laws() -> dict[str, float]:
 
 def claims(results: Results) -> Iterator[Claim]:
     runs, texts = _trained(results)
-    found, quoted = laws(runs, texts), quoted_laws()
+    found, quoted = laws(results), quoted_laws()
     b, low, high = found[FLOPS].quality
     flops = f"at about equal FLOPs {ranged(b, low, high)}"
     embeddings = "far too large: most parameters are embeddings, of one size"
@@ -186,7 +190,7 @@ def _measured(runs: Frame, arms: Sequence[str], metric: str) -> Frame:
 
 def _drawn(halves: Mapping[str, tuple[Frame, Frame]]) -> Figure:
     """Measured beside quoted, on axes of as many points and as many decades."""
-    page, rows = grid(len(halves), 2, 2.9)
+    page, rows = grid(len(halves), 2, 2.9, legend=False)
     for row, (title, points) in zip(rows, halves.items(), strict=True):
         decades = [log10(each["parameters"].max() / each["parameters"].min()) for each in points]
         for axes, fidelity, each in zip(row, ("measured", "quoted"), points, strict=True):
@@ -212,8 +216,10 @@ def _draw(axes: Axes, fidelity: str, points: Frame, top: float) -> None:
     axes.errorbar(points["parameters"], points["y"], bars, capsize=2.5, **look)
     axes.margins(y=0.1)
     for name, x, y in points[["name", "parameters", "y"]].itertuples(index=False):
-        away, side = ((-4, LEFT[name]), "right") if name in LEFT else ((4, -9), "left")
-        axes.annotate(name, (x, y), away, textcoords="offset points", fontsize=7, ha=side)
+        away = AWAY.get(name, (6, -7))
+        text: dict[str, Any] = {"fontsize": 7, "ha": "left" if away[0] > 0 else "right"}
+        text["arrowprops"] = {"arrowstyle": "-", "color": SOFT, "linewidth": 0.6, "shrinkA": 0}
+        axes.annotate(name, (x, y), away, textcoords="offset points", va="center", **text)
     b, a = power_law(points["parameters"], abs(top - points["y"]))
     sizes = np.geomspace(points["parameters"].min(), points["parameters"].max())
     axes.plot(sizes, abs(top - a * sizes**b), color=FIDELITIES[fidelity], linewidth=1.1)

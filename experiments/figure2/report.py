@@ -51,4 +51,4 @@ def figures(results: Results) -> Iterator[Picture]:
     """Of the first place that has both steps."""
     for whole, divided in islice(steps(results), 1):
         titled = [("M=1, as Figure 2(b)", whole), (f"M={M}, as Figure 2(c)", divided)]
-        yield "steps", gantt.draw(f"One mini-batch on K={K} stages", titled, "emulated"), {"M": M}
+        yield "steps", gantt.draw(titled, "emulated"), {"M": M}

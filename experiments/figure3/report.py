@@ -1,6 +1,7 @@
 """Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines, and the paper's claims."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
 from itertools import product
 from typing import Any
 
@@ -64,17 +65,18 @@ def weighted(what: str, by: Frame) -> float:
     return float(sum(a * b * by[tier].iloc[size] for (size, a), (tier, b) in terms))
 
 
-def gain_of(runs: Frame, what: str) -> Gain:
-    return compared.compared(
-        runs, "bleu", ARMS, lambda quality: weighted(what, in_tiers(gains(quality)))
-    )
+@lru_cache(maxsize=len(SUMS))
+def gain_of(results: Results, what: str) -> Gain:
+    def difference(quality: Frame) -> float:
+        return weighted(what, in_tiers(gains(quality)))
+
+    return compared.compared(compared.trained(results, NAME), "bleu", ARMS, difference)
 
 
 def tables(results: Results) -> list[Table]:
-    runs = compared.trained(results, NAME)
     lines = []
     for judged in claims(results):
-        found = gain_of(runs, judged.what)
+        found = gain_of(results, judged.what)
         if found.seeds:
             line: dict[str, Any] = {"claim": judged.what, "seeds": found.seeds}
             line |= estimated("BLEU", found.quality) | estimated("gain in loss", found.loss)
@@ -88,7 +90,7 @@ def claims(results: Results) -> Iterator[Claim]:
     controls = compared.failing(compared.controls(runs, SIZED[0]))
     for what in SUMS:
         alike = 0.5 if what == RICH else None
-        found, paper = gain_of(runs, what), digits(weighted(what, printed_gains()))
+        found, paper = gain_of(results, what), digits(weighted(what, printed_gains()))
         says = f"{paper} BLEU off its picture"
         yield compared.claim(EXHIBIT, what, found, controls, unit="BLEU", says=says, alike=alike)
 
@@ -100,6 +102,7 @@ def printed_points() -> dict[str, Frame]:
     return {str(size).replace(",", ", "): of_size for size, of_size in by_size}
 
 
+@cache
 def printed_gains() -> Frame:
     """Like `in_tiers`, of the paper: a tier is a third of its six groups of languages."""
     points = printed_points()
@@ -116,7 +119,7 @@ def figures(results: Results) -> Iterator[Picture]:
 
 
 def _drawn(seeds: Sequence[Frame]) -> Figure:
-    page, (panels,) = grid(1, 2, 3.6)
+    page, (panels,) = grid(1, 2, 3.6, legend=False)
     for number, (size, line) in enumerate(zip(SIZED, _OURS, strict=True)):
         found = [mean_interval([seed.loc[size, name] for seed in seeds]) for name in TOY]
         points = with_interval(pd.DataFrame(index=range(len(TOY))), "y", found)

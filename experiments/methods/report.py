@@ -135,9 +135,9 @@ def on_one_clock(results: Results) -> Figure | None:
     if "gpipe" not in timelines:
         return None
     end = _CUT * timelines["gpipe"].step_time
-    drawn, panels = style.grid(len(timelines), 1, 1.1)
+    drawn, panels = style.grid(len(timelines), 1, 1.1, gap=0.38)
     for (axes,), (name, timeline) in zip(panels, timelines.items(), strict=True):
-        gantt.boxes(axes, timeline, end, labelled=False)
+        gantt.boxes(axes, timeline, end)
         axes.set_yticks([0, timeline.ranks - 1], ["0", str(timeline.ranks - 1)])
         axes.set_ylabel("rank")
         title = f"{name}: {percent(timeline.idle_over_total)} idle"

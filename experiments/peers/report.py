@@ -8,9 +8,8 @@ from repro.experiments.peers.runs import ABOUT, NAME
 from repro.harness.frame import Frame, controls_frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.spec import ON_CPU
-from repro.harness.text import EMPTY
 from repro.report.claim import Estimate
-from repro.report.framed import framed, in_two, with_interval
+from repro.report.framed import framed, with_interval
 from repro.report.style import model_name
 from repro.report.table import Table
 
@@ -20,32 +19,18 @@ POINT = ["where", "group", "schedule", "M"]  # A/A judges the points of one grou
 
 
 def tables(results: Results) -> list[Table]:
-    """A line for each run of a peer whose M has an A/A; the csv has all, by transport of ours."""
+    """A line for each run of a peer whose M has an A/A, and each transport of ours."""
     frame = runs_frame(results, NAME, task="train")
     peers = frame[frame["library"] != "repro"]
     lines = pd.concat([beside(results, peers, transport) for transport in TRANSPORTS])
-    lines = with_noise(results, lines.sort_index(kind="stable"))
-    estimates = (estimates_of(lines, column) for column in (OVER, NOISE))
-    long = pd.DataFrame(
-        {
-            "where": lines["where"],
-            "peer": lines["library"],
-            "step": [step_name(run) for run in lines["run"]],
-            "ours sends through": lines["ours sends through"],
-            **lines.filter(like=OVER),
-            **lines.filter(like=NOISE),
-            "verdict": [verdict(*each) for each in zip(*estimates, strict=True)],
-        }
-    )
-    judged = long[long[NOISE].notna() & long[OVER].notna()]
-    texts, _ = in_two(judged)
-    texts[OVER] += ", " + texts["verdict"]
-    point = ["where", "peer", "step", NOISE]
-    table = texts[point].drop_duplicates()
-    for transport, of in texts.groupby("ours sends through", sort=False):
-        column = of.set_index(point)[OVER].rename(f"through {transport}")
-        table = table.join(column, on=point)
-    return [framed(NAME, table.fillna(EMPTY), ABOUT, data=long)]
+    lines = with_noise(results, lines.sort_index(kind="stable")).dropna(subset=[OVER, NOISE])
+    lines["step"] = [step_name(run) for run in lines["run"]]
+    ends = {name: [name, f"{name}: low", f"{name}: high"] for name in (OVER, NOISE)}
+    pairs = (lines[each].itertuples(index=False, name=None) for each in ends.values())
+    lines["verdict"] = [verdict(*each) for each in zip(*pairs, strict=True)]
+    point = ["where", "library", "step", "ours sends through"]
+    table = lines[[*point, *ends[OVER], *ends[NOISE], "verdict"]]
+    return [framed(NAME, table.rename(columns={"library": "peer"}), ABOUT)]
 
 
 def beside(results: Results, peers: Frame, transport: str) -> Frame:
@@ -72,11 +57,6 @@ def with_noise(results: Results, lines: Frame) -> Frame:
     return lines.join(again.rename(columns=names).set_index(POINT), on=POINT)
 
 
-def estimates_of(lines: Frame, column: str) -> list[Estimate]:
-    ends = [column, f"{column}: low", f"{column}: high"]
-    return [*lines[ends].itertuples(index=False, name=None)]
-
-
 def step_name(run: Run) -> str:
     """The work of a step: model, M, and whether it recomputes."""
     waits = f"{run.K} equal stages that wait (emulated)"
@@ -86,14 +66,10 @@ def step_name(run: Run) -> str:
 
 def verdict(ratio: Estimate, noise: Estimate) -> str:
     """Faster or slower, if the ratio lies outside of the A/A interval and its inverse."""
-    value, low, high = ratio
+    _, low, high = ratio
     _, least, most = noise
-    if isnan(value):
-        return ""
-    if isnan(low):
+    if isnan(low) or isnan(least):
         return "too few blocks"
-    if isnan(least):
-        return "no A/A at this M"
     # Which of two equal runs is divided by the other is arbitrary.
     reach = max(1.0, most, 1 / least)
     if low > reach:

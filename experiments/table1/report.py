@@ -100,8 +100,8 @@ def tables(results: Results) -> list[Table]:
     for column in _columns(results):
         line = {"column": column.name, "parameters paper": column.paper.parameters}
         line["parameters counted"] = _spread(column.parameters)[0]
-        line["activations paper"] = column.paper.peak_activation_gb
-        line |= estimated("activations counted", _spread(column.activations))
+        line["activations (GB or GiB) paper"] = column.paper.peak_activation_gb
+        line |= estimated("activations (GB or GiB) counted", _spread(column.activations))
         line |= estimated("largest counted", _spread(column.most_parameters))
         line["largest counted"] = _with_size(column)
         line["trained on a GPU"] = _on_a_gpu(runs, column.paper)
@@ -240,7 +240,7 @@ def _spread(values: Mapping[str, float]) -> Estimate:
 
 
 def _size_text(args: Mapping[str, Any]) -> str:
-    return f"({args['L']}, {args['D']})" if "D" in args else f"L={args['L']}"
+    return f"({args['L']}, {args['D']})" if "D" in args else f"L={args['L']:,}"
 
 
 def _kinds(columns: Sequence[Column]) -> Figure:
@@ -274,5 +274,5 @@ def _stacked(axes: Axes, model: str, columns: Sequence[Column]) -> None:
     axes.set_ylabel("memory at the peak (GiB), counted")
     axes.set_title(f"{style.model_name(model)}: {size(memory)} each, N={plan.N_OF[model]}")
     labels = [f"{column.paper.name}\n{column.size}".replace("ipeline", "") for column in columns]
-    style.ticks(axes, [*places], labels)
+    axes.set_xticks([*places], labels)
     axes.grid(axis="x", visible=False)

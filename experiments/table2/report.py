@@ -1,6 +1,7 @@
 """Table 2 (section 3 of arXiv:1811.06965v5) beside ours, all over K=2, M=1."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -10,13 +11,13 @@ from repro.experiments.table2.runs import ABOUT, KS, NAME, SIZES
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.sizes import NARROW
-from repro.harness.text import EMPTY, digits
+from repro.harness.text import EMPTY, TIMES, digits
 from repro.paper.numbers import torchgpipe
+from repro.report import style
 from repro.report.claim import Claim
-from repro.report.exhibit import CELL, ENDS, bars, claims_on, first_text, over, printed
+from repro.report.exhibit import CELL, ENDS, claims_on, first_text, over, printed
 from repro.report.figures import Picture
-from repro.report.framed import framed
-from repro.report.style import model_name
+from repro.report.framed import framed, lengths
 from repro.report.table import Table
 
 MEASURED, SMALLER, HALF = "measured", "measured, a smaller model", ", half widths"
@@ -24,6 +25,7 @@ MEASURED, SMALLER, HALF = "measured", "measured, a smaller model", ", half width
 SHOWN = {"amoebanet-d": "time", "transformer": f"time{HALF}"}
 
 
+@lru_cache(maxsize=1)
 def cells(results: Results) -> Frame:
     """A line for each printed cell and setting of ours, those that are shown first."""
     runs = runs_frame(results, NAME, K=KS, done=True)
@@ -44,39 +46,25 @@ def _setting(run: Run) -> str:
 
 def tables(results: Results) -> list[Table]:
     """The paper's grid: a line for each model and M, with the paper's number over ours."""
-    ours, theirs, lines = cells(results), _of_torchgpipe(), []
+    # torchgpipe measured AmoebaNet-D (18, 256) on P40s, over its own K=2, M=1.
+    theirs = [("amoebanet-d", cell) for cell in torchgpipe("amoebanetd_speed") if cell.K]
+    ours, lines = cells(results), []
     for (model, M), of_line in printed(NAME).groupby(["model", "M"]):
         found = select(ours, model=model, M=M)
         places = select(found, setting=[MEASURED, SMALLER], K=2).groupby("where", sort=False)
-        line: dict[str, Any] = {"model": f"{model_name(model)}, M={M}"}
+        measured = [first_text(of_place) for _, of_place in places]
+        line: dict[str, Any] = {"model": f"{style.model_name(model)}, M={M}"}
         for K, paper in zip(of_line["K"], of_line["paper"], strict=True):
             text = first_text(select(found, K=K, shown=True))
-            line[f"K={K}: paper / simulated"] = f"{paper:g} / {text}"
+            line[f"K={K}: paper / simulated ({TIMES})"] = f"{paper:g} / {text}"
             if K == 2:  # the K of two cores
-                line["measured K=2"] = "; ".join(first_text(of) for _, of in places) or EMPTY
-        line["textbook"] = ", ".join(map(digits, of_line["textbook"]))
-        known = [digits(theirs[model, K, M]) for K in of_line["K"] if (model, K, M) in theirs]
-        line["torchgpipe"] = ", ".join(known) or EMPTY
+                line[f"K=2: measured ({TIMES})"] = "; ".join(measured) or EMPTY
+        line[f"textbook ({TIMES})"] = ", ".join(map(digits, of_line["textbook"]))
+        known = [digits(of.values["ratio"]) for name, of in theirs if (name, of.M) == (model, M)]
+        line[f"torchgpipe ({TIMES})"] = ", ".join(known) or EMPTY
         lines.append(line)
-    return [framed(NAME, pd.DataFrame(lines), ABOUT, data=_long(ours))]
-
-
-def _of_torchgpipe() -> dict[tuple[str, int, int], float]:
-    """What torchgpipe measured of AmoebaNet-D (18, 256) on P40s, over its own K=2, M=1."""
-    cells = torchgpipe("amoebanetd_speed")
-    return {("amoebanet-d", cell.K, cell.M): cell.values["ratio"] for cell in cells if cell.K}
-
-
-def _long(ours: Frame) -> Frame:
-    """For the csv file: a line for each cell and setting."""
-    data = ours[[*CELL, "textbook", "fidelity", "setting", "where", "N", *ENDS]]
-    places = [*ours[CELL].itertuples(index=False, name=None)]
-    verdicts = {place: claim.verdict for place, claim in _claims(ours).items()}
-    return data.assign(
-        paper=ours["paper"],
-        torchgpipe=[_of_torchgpipe().get(place) for place in places],
-        verdict=[verdicts.get(place, "") for place in places],
-    )
+    every = ours[[*CELL, "paper", "textbook", "fidelity", "setting", "where", "N", *ENDS]]
+    return [framed(NAME, pd.DataFrame(lines), ABOUT, data=every)]
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -87,10 +75,38 @@ def _claims(ours: Frame) -> dict[Any, Claim]:
     what = "speed, K={K}, M={M} over K=2, M=1"
     cuts = {"amoebanet-d": "", "transformer": HALF}
     settings = {model: [f"{cut}{of}" for cut in CUTS.values()] for model, of in cuts.items()}
-    ours = ours[ours["setting"] != SMALLER]
-    return claims_on(NAME, ours, "Table 2, {model}", what, "other cuts and widths", settings)
+    small = select(ours, setting=SMALLER, K=2, M=32).drop_duplicates("model")
+    measured = {
+        model: f"small, measured: {digits(ratio)}{TIMES} at K = 2"
+        for model, ratio in small[["model", "ratio"]].itertuples(index=False)
+    }
+    ours, others = ours[ours["setting"] != SMALLER], "other cuts and widths"
+    return claims_on(NAME, ours, "Table 2, {model}", what, others, settings, measured)
 
 
 def figures(results: Results) -> Iterator[Picture]:
-    ours = cells(results)
-    yield "bars", bars(NAME, ours[ours["shown"] | (ours["setting"] == MEASURED)]), {}
+    """A bar for each cell that does not print 1, beside the paper's; a line is the textbook's."""
+    ours, cells_of = cells(results), printed(NAME).query("paper != 1").groupby("model")
+    series = [ours[ours["shown"]], select(ours, setting=MEASURED)]
+    series = [each.drop_duplicates(CELL) for each in series if len(each)]
+    if not series:
+        return
+    figure, (panels,) = style.grid(1, len(cells_of), 2.7)
+    width = 0.8 / (1 + len(series))
+    for axes, (model, quoted) in zip(panels, cells_of, strict=True):
+        xs = pd.RangeIndex(len(quoted))
+        axes.bar(xs, quoted["paper"], width, color=style.QUOTED, label="quoted")
+        for place, each in enumerate(series, start=1):
+            found, fidelity = quoted[CELL].merge(each, "left", on=CELL), each["fidelity"].iloc[0]
+            look: dict[str, Any] = {"color": style.FIDELITIES[fidelity], "label": fidelity}
+            look |= {"yerr": lengths(*(found[end] for end in ENDS)), "error_kw": style.MODEL_ERROR}
+            axes.bar(xs + place * width, found["ratio"], width, **look)
+        ends = xs - width / 2, xs + width * (len(series) + 0.5)
+        axes.hlines(quoted["textbook"], *ends, color=style.THEORY, label="textbook")
+        points = zip(quoted["K"], quoted["M"], strict=True)
+        axes.set_xticks(xs + width * len(series) / 2, [f"K={K}\nM={M}" for K, M in points])
+        axes.set(title=style.model_name(model), ylabel=f"speed over K=2, M=1 ({TIMES})")
+        axes.sharey(panels[0])
+        axes.grid(axis="x", visible=False)
+    style.legend_below(figure, panels[0])
+    yield "bars", figure, {}

@@ -1,6 +1,7 @@
 """Table 5 (arXiv:1811.06965v5): what a larger batch gains, under three protocols."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from math import isnan
 from typing import Any
@@ -26,18 +27,20 @@ def tables(results: Results) -> list[Table]:
     """The paper's line, then one for each protocol, with each step to a larger batch."""
     runs = compared.trained(results, NAME)
     Ns = _batches(runs)
-    steps = {f"N={more} minus N={less}": (less, more) for less, more in pairwise(Ns)}
+    steps = {f"N={more} minus N={less} (BLEU)": (less, more) for less, more in pairwise(Ns)}
     bleu = [size.bleu for size in table5()]
     line: dict[str, Any] = {"protocol": "the paper, 260K to 4M tokens"}
-    line |= {f"N={N}": Cell(value, printed(value)) for N, value in zip(Ns, bleu, strict=True)}
+    line |= {
+        f"N={N} (BLEU)": Cell(value, printed(value)) for N, value in zip(Ns, bleu, strict=True)
+    }
     line |= {name: b - a for name, (a, b) in zip(steps, pairwise(bleu), strict=True)}
     lines = [line]
-    for protocol, judged in zip(PLAN, _of_protocols(runs), strict=True):
+    for protocol, judged in zip(PLAN, _of_protocols(results), strict=True):
         line = {"protocol": protocol}
         for N in Ns:
-            line |= estimated(f"N={N}", compared.mean(runs, arm_of(protocol, N), "bleu"))
+            line |= estimated(f"N={N} (BLEU)", compared.mean(runs, arm_of(protocol, N), "bleu"))
         for name, (less, more) in steps.items():
-            line |= estimated(name, _gain(runs, protocol, less, more).quality)
+            line |= estimated(name, _gain(results, protocol, less, more).quality)
         lines.append(line | {"verdict": judged.verdict})
     return [framed(NAME, pd.DataFrame(lines), ABOUT)]
 
@@ -46,18 +49,22 @@ def _batches(runs: Frame) -> tuple[int, int, int]:
     return NS[runs["scale"].iloc[0] if len(runs) else "overnight"]
 
 
-def _gain(runs: Frame, protocol: str, less: int, more: int) -> Gain:
-    return gain(runs, "bleu", [arm_of(protocol, more)], [arm_of(protocol, less)])
+@lru_cache(maxsize=16)
+def _gain(results: Results, protocol: str, less: int, more: int) -> Gain:
+    return gain(
+        compared.trained(results, NAME), "bleu", [arm_of(protocol, more)], [arm_of(protocol, less)]
+    )
 
 
-def _of_protocols(runs: Frame) -> Iterator[Claim]:
+def _of_protocols(results: Results) -> Iterator[Claim]:
+    runs = compared.trained(results, NAME)
     smallest, middle, largest = _batches(runs)
     controls = compared.failing(compared.controls(runs, arm_of(UPDATES, middle)))
     fewest, *_, most = (printed(size.bleu) for size in table5())
     says = f"{fewest} to {most} BLEU"
     for protocol in PLAN:
-        found = _gain(runs, protocol, smallest, largest)
-        step, low, high = _gain(runs, protocol, middle, largest).quality
+        found = _gain(results, protocol, smallest, largest)
+        step, low, high = _gain(results, protocol, middle, largest).quality
         alone = f"N={largest} minus N={middle} alone: {ranged(step, low, high)}"
         what = f"largest batch minus smallest, {protocol}"
         why = "" if isnan(low) else alone
@@ -65,7 +72,7 @@ def _of_protocols(runs: Frame) -> Iterator[Claim]:
 
 
 def claims(results: Results) -> Iterator[Claim]:
-    yield from _of_protocols(compared.trained(results, NAME))
+    yield from _of_protocols(results)
     what = "BLEU of German to English, 4M tokens a batch"
     why = "needs WMT14, a Transformer Big and 4 GPUs"
     at_size = compared.trained(results, NAME, "paper")

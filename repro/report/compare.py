@@ -1,6 +1,6 @@
 """Which recorded runs are compared: selection of runs, and what they have in common."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
@@ -11,7 +11,7 @@ from repro.harness.results import Results, Round, Run
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.vary import compared
-from repro.report.style import MARKERS, model_name
+from repro.report.style import model_name
 
 
 def rows_of(results: Results, experiment: str = "", **wanted: Any) -> list[Run]:
@@ -59,11 +59,6 @@ def _settings(spec: RunSpec) -> str:
 
 def of_paper(results: Results) -> set[str]:
     return {name for name, about in results.listings.items() if about.paper or about.neurips}
-
-
-def fidelities(rows: Iterable[Run]) -> list[str]:
-    present = {row.fidelity for row in rows}
-    return [fidelity for fidelity in MARKERS if fidelity in present]
 
 
 def told_apart(frame: Frame, names: Sequence[str]) -> list[str]:

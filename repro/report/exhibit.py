@@ -9,17 +9,14 @@ from math import nan
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from repro.costs.error_bars import RATIO
 from repro.harness.frame import Frame, ratio_of, select
 from repro.harness.results import Results, Run
 from repro.harness.text import TIMES, ranged
 from repro.paper import numbers, theory
-from repro.report import style
 from repro.report.claim import MODELLED, Claim, Estimate, number
-from repro.report.framed import lengths
+from repro.report.style import model_name
 from repro.report.table import NOT_RUN
 
 CELL = ["model", "K", "M"]
@@ -70,13 +67,19 @@ def first_text(frame: Frame) -> str:
 
 
 def claims_on(
-    name: str, ours: Frame, exhibit: str, what: str, others: str, settings: Mapping[str, Any]
+    name: str,
+    ours: Frame,
+    exhibit: str,
+    what: str,
+    others: str,
+    settings: Mapping[str, Any],
+    small: Mapping[str, str],
 ) -> dict[Any, Claim]:
     """Model, K and M of each cell of a table that does not print 1 -> its claim, the largest first.
 
     What was measured counts before what was simulated, and of that every setting. Those in
     `settings` of the model need a result. The texts have {model}, {K} and {M}; `others` says what
-    the settings are.
+    the settings are, and `small` what was measured of a smaller model, for the largest cell.
     """
     claims = {}
     cells = printed(name).query("paper != 1").sort_values(CELL, ascending=[True, False, False])
@@ -93,7 +96,9 @@ def claims_on(
         why = "".join(f"cut by {setting}" for setting in shown)
         if 0 < len(inside) < len(best):
             why = f"agrees only if cut by {' or '.join(dict.fromkeys(inside))}"
-        words = {"model": style.model_name(model), "K": K, "M": M}
+        is_largest = all(name != model for name, *_ in claims)
+        beside = small.get(model, "") if is_largest else ""
+        words = {"model": model_name(model), "K": K, "M": M}
         claims[model, K, M] = Claim(
             exhibit.format(**words),
             what.format(**words),
@@ -102,49 +107,8 @@ def claims_on(
             paper=paper,
             off=0.0 if measured.empty else CLOSE * paper,
             unit=TIMES,
-            why=why,
+            why="; ".join(filter(None, (why, beside))),
             others=others,
             point=(K, M),
         )
     return claims
-
-
-def bars(name: str, ours: Frame) -> Figure | None:
-    """A bar for each cell that does not print 1 and each fidelity, with the paper's.
-
-    A line is the textbook's ratio.
-    """
-    if ours.empty:
-        return None
-    cells = printed(name)
-    base = cells.query("paper == 1").iloc[0]
-    models = [*cells["model"].unique()]
-    figure, (panels,) = style.grid(1, len(models), 2.7)
-    for axes, model in zip(panels, models, strict=True):
-        of_model = select(cells.query("paper != 1"), model=model).reset_index(drop=True)
-        _panel(axes, of_model, ours)
-        axes.set_title(style.model_name(model))
-    panels[0].set_ylabel(f"throughput over K={base['K']}, M={base['M']}")
-    highest = max(axes.get_ylim()[1] for axes in panels)
-    for axes in panels:
-        axes.set_ylim(0, highest)
-    style.legend_below(figure, panels[0])
-    return figure
-
-
-def _panel(axes: Axes, cells: Frame, ours: Frame) -> None:
-    names = [fidelity for fidelity in style.FIDELITIES if fidelity in {*ours["fidelity"]}]
-    xs, width = cells.index, 0.8 / (1 + len(names))
-    axes.bar(xs, cells["paper"], width, color=style.QUOTED, label="quoted")
-    for place, fidelity in enumerate(names, start=1):
-        first = select(ours, fidelity=fidelity).drop_duplicates(CELL)[[*CELL, *ENDS]]
-        found = cells[CELL].merge(first, how="left", on=CELL)
-        look: dict[str, Any] = {"color": style.FIDELITIES[fidelity], "label": fidelity}
-        look |= {"yerr": lengths(*(found[end] for end in ENDS)), "error_kw": style.MODEL_ERROR}
-        axes.bar(xs + place * width, found["ratio"], width, **look)
-    middle = xs + width * len(names) / 2
-    ends = (xs - width / 2, xs + width * (len(names) + 0.5))
-    axes.hlines(cells["textbook"], *ends, color=style.THEORY, label="textbook")
-    labels = [f"K={K}\nM={M}" for K, M in zip(cells["K"], cells["M"], strict=True)]
-    style.ticks(axes, [*middle], labels)
-    axes.grid(axis="x", visible=False)

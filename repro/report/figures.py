@@ -1,4 +1,4 @@
-"""Which figures the results allow, drawn to png and svg: curves, bars and recorded timelines."""
+"""Which figures the results allow, drawn to svg files: curves, bars and recorded timelines."""
 
 import base64
 import json
@@ -22,16 +22,15 @@ MOST = 4  # settings in a generic figure: those with the most runs
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure on disk: `stem` is the path without ending, of a png and an svg file."""
+    """A figure on disk, an svg file."""
 
-    stem: Path
+    path: Path
     title: str
     caption: str
 
     @property
     def image(self) -> Markup:
-        svg = self.stem.with_name(f"{self.stem.name}.svg").read_bytes()
-        data = base64.b64encode(svg).decode("ascii")
+        data = base64.b64encode(self.path.read_bytes()).decode("ascii")
         image = Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">')
         return image.format(data, self.title)
 
@@ -50,9 +49,9 @@ def draw(results: Results, experiment: str, directory: Path) -> list[Drawn]:
             pictures = [("sweep", curves.sweep(runs[runs["done"]], MOST), {"most": MOST})]
         for name, figure, values in pictures:
             if figure is not None:
-                stem, text = directory / f"{experiment}_{name}", words[name].filled(**values)
-                save(figure, stem, text.title)
-                drawn.append(Drawn(stem, text.title, text.note))
+                path, text = directory / f"{experiment}_{name}.svg", words[name].filled(**values)
+                save(figure, path, text.title)
+                drawn.append(Drawn(path, text.title, text.note))
     return drawn
 
 

@@ -14,7 +14,6 @@ from repro.harness.spec import ON_CPU
 from repro.harness.text import TIMES, amount, digits
 from repro.paper import theory
 from repro.report.claim import MODELLED, WORDS, Claim, Word, number
-from repro.report.table import Table
 from repro.report.texts import SENTENCES
 from repro.report.verdicts import others_of, ours_of, paper_of
 
@@ -29,6 +28,7 @@ SPEEDS = TRANSFORMER, AMOEBANET = "Table 2, Transformer", "Table 2, AmoebaNet-D"
 BUBBLE, LINKS = "Section 2.3, bubble", ("Table 3, Transformer", "Table 3, AmoebaNet-D")
 ON_ONE_GPU = {"consistency": "equal bits", "table1": "memory"}  # what one GPU is enough for
 LANGUAGES, IMAGES, IMAGENET = "Figure 3, languages", "Figure 1, exponents", "Table 4, ImageNet"
+AT = f"M = 4 {TIMES} K"  # where the paper calls the bubble almost negligible
 IN_COLUMNS = (IDENTICAL, SIZES, LARGEST, *SPEEDS, BUBBLE)
 # The paper's six questions, what each is about, and the exhibits that answer it.
 QUESTIONS = (
@@ -36,7 +36,7 @@ QUESTIONS = (
     ("How large a model?", "Table 1, K = 128", (SIZES, LARGEST)),
     ("How fast?", "K = 8, M = 32 over K = 2, M = 1", SPEEDS),
     ("Do slow links matter?", "K = 8 over K = 2, no NVLink", LINKS),
-    ("How large is the bubble?", "share of a step at M = 4K", (BUBBLE,)),
+    ("How large is the bubble?", f"share of a step at {AT}", (BUBBLE,)),
     (
         "Do bigger models do better?",
         "toy languages, toy images, ImageNet",
@@ -76,7 +76,7 @@ class Point:
     ours: float
     low: float  # ends of our range; both are `ours` without one
     high: float
-    least: float  # with every setting that the paper leaves open
+    least: float  # of our numbers with every setting that the paper leaves open
     most: float
     how: str
 
@@ -105,15 +105,16 @@ class Panel:
     @property
     def labels(self) -> list[tuple[float, str, str]]:
         """Beside the last point, moved apart where they would overlap."""
-        last, other = self.points[-1], [("other settings", "ours")]
+        last = self.points[-1]
         name = "formula" if self.limits else "paper"
+        least, most = (("otherwise " + self.text(end), "ours") for end in (last.least, last.most))
         lines = [(f"ours {self.text(last.ours)}", "ours strong")]
         if last.low < last.high:
             lines.append((f"({digits(last.low)} to {digits(last.high)})", "ours"))
         blocks = [(self.y(last.paper), [(f"{name} {self.text(last.paper)}", "paper strong")])]
         blocks.append((self.y(last.ours), lines))
-        blocks += [(self.y(last.most), other)] * (last.most > last.high)
-        blocks += [(self.y(last.least), other)] * (last.least < last.low)
+        blocks += [(self.y(last.most), [most])] * (last.most > last.high)
+        blocks += [(self.y(last.least), [least])] * (last.least < last.low)
         blocks.sort(key=lambda block: block[0])
         found, free = [], self.LINE - 5
         for middle, texts in blocks:
@@ -142,14 +143,11 @@ class FirstScreen:
     rows: list[Row]
 
 
-def first_screen(
-    results: Results, claims: Mapping[str, Sequence[Claim]], tables: Iterable[Table]
-) -> FirstScreen:
+def first_screen(results: Results, claims: Mapping[str, Sequence[Claim]]) -> FirstScreen:
     """The first screen of results that can be compared with the paper.
 
     Args:
         claims: experiment -> its claims.
-        tables: those of the report, for what slow links cost.
     """
     by_exhibit = of_exhibits(claims)
     shown = {name: _column(of) for name, of in by_exhibit.items() if _column(of)}
@@ -158,11 +156,12 @@ def first_screen(
     for title in (HOLDS, OPEN, FAILS):
         here = [name for name in IN_COLUMNS if shown.get(name) == title]
         sentences = [_sentence(by_exhibit[name], f"{name}, {title}") for name in here]
+        sentences += _missed(by_exhibit) if title == FAILS else []
         columns.append(Column(title, sentences, [panels[name] for name in here if name in panels]))
     speeds = chain.from_iterable(by_exhibit[name] for name in (*SPEEDS, *LINKS))
     modelled = all(claim.fidelity in MODELLED for claim in speeds)
     where = _where(results, claims)
-    return FirstScreen(_headline(shown), where, modelled, columns, rows(claims, tables))
+    return FirstScreen(_headline(shown), where, modelled, columns, rows(claims))
 
 
 def of_exhibits(claims: Mapping[str, Sequence[Claim]]) -> dict[str, list[Claim]]:
@@ -188,20 +187,18 @@ def _column(claims: Sequence[Claim]) -> str:
 
 
 def _sentence(claims: Sequence[Claim], name: str) -> str:
-    shares = [f"{ours_of(claim)} at K = {claim.point[0]}" for claim in reversed(claims)]
-    shares[0] = shares[0].replace(" at", " of a step at")
-    open_at = [f"K = {of.point[0]}" for of in claims if of.verdict == "cannot tell"]
-    between = ""
-    if open_at:
-        between = f" At {' and '.join(open_at)} the limit decides: 5 or 10 %."
-    return SENTENCES[name].format(
-        how=_shown(claims).fidelity, shares=_listed(shares), between=between
-    )
+    large, small = claims[0], claims[-1]
+    shares = f"{ours_of(small)} of a step at K = {small.point[0]}"
+    shares += f" and {ours_of(large)} at K = {large.point[0]}"
+    return SENTENCES[name].format(how=_shown(claims).fidelity, shares=shares)
 
 
-def _listed(texts: Sequence[str]) -> str:
-    *first, last = texts
-    return f"{', '.join(first)} and {last}" if first else last
+def _missed(by_exhibit: Mapping[str, Sequence[Claim]]) -> list[str]:
+    """How many speeds are not reproduced, since the largest alone decide on a column."""
+    words = [claim.verdict for name in SPEEDS for claim in by_exhibit[name]]
+    missed = f"{words.count('not reproduced')} of {len(words)}"
+    sentence = f"In Table 2, {missed} speeds disagree with every setting."
+    return [sentence] if "not reproduced" in words else []
 
 
 def _headline(shown: Mapping[str, str]) -> str:
@@ -238,7 +235,7 @@ def _where(results: Results, claims: Mapping[str, Sequence[Claim]]) -> str:
             count[kind] = max(count[kind], int(each.get("count", 1)))
     judged = {run.experiment for run in measured if run.scale not in ON_CPU} & {*claims}
     asked = [word for name, word in ON_ONE_GPU.items() if name in judged]
-    use = f", for {_listed(asked)}," if asked and judged <= {*ON_ONE_GPU} else ""
+    use = f", for {' and '.join(asked)}," if asked and judged <= {*ON_ONE_GPU} else ""
     words = [_number(count[True], "CPU core")] * (count[True] > 0)
     words += [_number(count[False], "GPU")] * (count[False] > 0)
     text = f" and{use} ".join(words)
@@ -266,7 +263,7 @@ def _panels(by_exhibit: Mapping[str, Sequence[Claim]]) -> dict[str, Panel]:
     }
     if points := _points(by_exhibit[BUBBLE]):
         top, limits = 10.0 * ceil(_highest(points) / 10), by_exhibit[BUBBLE][0].most
-        panels[BUBBLE] = Panel("Bubble, M = 4K", "share of a step", points, "%", 10, top, limits)
+        panels[BUBBLE] = Panel(f"Bubble, {AT}", "share of a step", points, "%", 10, top, limits)
     return panels
 
 
@@ -279,17 +276,17 @@ def _points(claims: Iterable[Claim]) -> list[Point]:
     for claim in sorted(claims, key=lambda claim: claim.point):
         ends = [[end for end in each if not isnan(end)] for each in claim.ours]
         if known := [each for each in ends if each]:
-            first, every = known[0], [*chain.from_iterable(known)]
+            first, values = known[0], [each[0] for each in known]
             K, M = claim.point
             paper = 100 * theory.bubble_over_total(K, M) if isnan(claim.paper) else claim.paper
-            ours = first[0], min(first), max(first), min(every), max(every)
+            ours = first[0], min(first), max(first), min(values), max(values)
             points.append(Point(K, paper, *ours, claim.fidelity))
     return points
 
 
-def rows(claims: Mapping[str, Sequence[Claim]], tables: Iterable[Table]) -> list[Row]:
+def rows(claims: Mapping[str, Sequence[Claim]]) -> list[Row]:
     by_exhibit = of_exhibits(claims)
-    remarks = _remarks(by_exhibit, tables)
+    remarks = _remarks(by_exhibit)
     commands = {of.exhibit: f"repro run {name}" for name, found in claims.items() for of in found}
 
     def part(name: str) -> Part:
@@ -317,9 +314,7 @@ def _part(claims: Sequence[Claim], command: str, beside: str, how: str) -> Part:
     return Part(claim.verdict, count, paper, ours, bracket + ends + caveat, how)
 
 
-def _remarks(
-    by_exhibit: Mapping[str, Sequence[Claim]], tables: Iterable[Table]
-) -> dict[str, tuple[str, str]]:
+def _remarks(by_exhibit: Mapping[str, Sequence[Claim]]) -> dict[str, tuple[str, str]]:
     """Exhibit -> what is written beside our number, and of how we know it; see `_part`."""
     updates, _, places = by_exhibit[IDENTICAL][-1].why.partition("; ")
     large, *_, small = by_exhibit[BUBBLE]
@@ -329,28 +324,14 @@ def _remarks(
         IDENTICAL: (f" runs bit-identical to K = 1; {updates}", places),
         SIZES: (" parameters", ""),
         LARGEST: ("", "M is not printed"),
-        LINKS[1]: ("", slowed(tables)),
         BUBBLE: (bubbles, f"at K = {small.point[0]} {small.fidelity}; {limits}"),
+        LINKS[1]: ("", by_exhibit[LINKS[1]][0].why.partition("; ")[2]),
         LANGUAGES: ("", "only the sign compares"),
         IMAGES: (f"; {by_exhibit[IMAGES][0].why}", "scaling exponent"),
     }
 
 
-def slowed(tables: Iterable[Table]) -> str:
-    """`small, measured: step 0.984x at 100 MB/s, 1.44x at 10`, over a free link."""
-    for table in tables:
-        if table.name == "table3_links":
-            lines = table.data[table.data["model"] == "AmoebaNet-D"].iloc[1:]
-            steps = zip(lines["over a free link"], lines["link"], strict=True)
-            found = [f"{digits(ratio)}{TIMES} at {link}" for ratio, link in steps]
-            found[1:] = [text.removesuffix(" MB/s") for text in found[1:]]
-            return f"small, measured: step {', '.join(found)}" if found else ""
-    return ""
-
-
-def lines(
-    claims: Mapping[str, Sequence[Claim]], tables: Iterable[Table] = ()
-) -> list[dict[str, str]]:
+def lines(claims: Mapping[str, Sequence[Claim]]) -> list[dict[str, str]]:
     """The rows as texts, a line for each part: for the terminal and the README."""
     return [
         {
@@ -360,6 +341,6 @@ def lines(
             "ours": part.ours + part.beside,
             "how we know": part.how,
         }
-        for row in rows(claims, tables)
+        for row in rows(claims)
         for part in row.parts
     ]

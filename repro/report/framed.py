@@ -12,11 +12,12 @@ from typing import Any
 
 import pandas as pd
 
+from repro.gpipe.schedule.breakdown import PARTS
 from repro.harness.about import NO_INTERVAL, About
 from repro.harness.frame import Frame
 from repro.harness.text import EMPTY, digits, percent, printed, ranged
 from repro.report.claim import Estimate
-from repro.report.style import PARTS, model_name
+from repro.report.style import model_name
 from repro.report.table import NOT_RUN, Cell, Table
 
 Form = Callable[[Any], str]

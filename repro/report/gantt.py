@@ -11,38 +11,30 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Outline
 
-from repro.gpipe.schedule.timeline import WORK, Span, Timeline
+from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.text import percent, seconds
-from repro.report.style import IDLE, KIND_WORDS, KINDS, SOFT, grid, ink
+from repro.report.style import IDLE, KIND_WORDS, KINDS, SOFT, grid
 
 _HEIGHT = 0.78  # of a row
 _PALER = 0.55  # opacity of the boxes of a rank's second stage, of the third its square
 
 
-def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Figure:
-    """Steps under each other on one clock, in ms."""
-    # Title, axis and legend of one or two ranks need more room than their rows.
-    heights = [max(1.6, 0.55 + 0.36 * step.ranks) for _, step in steps]
-    figure, axes = grid(len(steps), 1, heights)
-    figure.suptitle(headline, x=0.01, ha="left")
+def draw(steps: list[tuple[str, Timeline]], fidelity: str) -> Figure:
+    """Steps on as many ranks, under each other on one clock in ms, with labelled boxes."""
+    figure, axes = grid(len(steps), 1, 0.55 + 0.36 * steps[0][1].ranks)
     longest = max(step.step_time for _, step in steps)
     for (panel,), (title, step) in zip(axes, steps, strict=True):
         boxes(panel, step, longest)
+        _write(panel, step, longest)
         idle = f"{seconds(step.step_time)}, {percent(step.idle_over_total)} idle"
-        panel.set_title(f"{title}: {idle}" if title else idle)
+        panel.set_title(f"{title}: {idle}")
     axes[-1][0].set_xlabel(f"time (ms), {fidelity}")
     legend(figure, [step for _, step in steps])
     return figure
 
 
-def boxes(
-    axes: Axes, timeline: Timeline, length: float | None = None, *, labelled: bool = True
-) -> None:
-    """Draw the spans on a row for each rank, in ms.
-
-    The axis shows `length` seconds: those of the step, or more where a longer step stands above.
-    """
-    length = length or timeline.step_time
+def boxes(axes: Axes, timeline: Timeline, length: float) -> None:
+    """Draw the spans on a row for each rank, in ms, up to `length` seconds."""
     names = [timeline.row_name(rank) for rank in range(timeline.ranks)]
     axes.set(xlim=(0, 1e3 * length), ylim=(-0.5, timeline.ranks - 0.5))
     axes.set_yticks(range(timeline.ranks), names)
@@ -64,8 +56,6 @@ def boxes(
         # Edges of narrow boxes must not cover them.
         width = min(0.8, 60 * min(span.seconds for span in of_kind) / timeline.step_time)
         _fill(axes, corners, KINDS[kind], width, _PALER**turn)
-    if labelled:
-        _write(axes, timeline, length)
 
 
 def _corners(left: float, width: float, row: int) -> list[tuple[float, float]]:
@@ -82,41 +72,17 @@ def _fill(axes: Axes, boxes: list[Any], colour: str, edge: float, opacity: float
 
 
 def _write(axes: Axes, timeline: Timeline, length: float) -> None:
-    # With several stages on a rank, the row does not tell the stage, and most boxes are narrow.
-    labels = _labels(axes, timeline, length) if timeline.stages_per_rank == 1 else {}
+    """Label boxes F_{j,i} as in Figure 2, in two lines where they are narrow; F_j at M=1."""
+    is_whole = all(span.micro_batch < 1 for span in timeline.spans)
     for span in timeline.spans:
-        if span.kind in labels:
-            form, size = labels[span.kind]
-            text = form.format(span.kind, span.stage, span.micro_batch)
+        if span.kind in "FRB":
+            place = f"{span.stage}" if is_whole else f"{span.stage},{span.micro_batch}"
+            is_narrow = span.seconds < 0.03 * length
+            text = f"${span.kind}$\n{place}" if is_narrow else f"${span.kind}_{{{place}}}$"
             middle = 1e3 * ((span.start + span.end) / 2 - timeline.start)
-            label = axes.text(middle, span.stage, text, ha="center", fontsize=size, linespacing=0.9)
-            label.set(va="center", color=ink(KINDS[span.kind]))
-
-
-def _labels(axes: Axes, timeline: Timeline, length: float) -> dict[str, tuple[str, float]]:
-    """For each kind the longest label that fits its shorter boxes, as a format and a font size.
-
-    It is F_{j,i} as in Figure 2, in two lines where boxes are narrow, else i, else none. The axis
-    shows `length` seconds.
-    """
-    page = axes.get_figure(root=True)
-    assert page is not None
-    points_per_second = 72 * 0.86 * page.get_figwidth() / (length or 1)
-    last = max((span.micro_batch for span in timeline.spans), default=0)
-    # Format, font size, and the width in points that it needs.
-    without_index = [("${}_{{{}}}$", 9.5, 16)]
-    digits = len(str(last))
-    in_two_lines = ("${}$\n{},{}", 6.5, 6 + 4 * digits)
-    with_index = [("${}_{{{},{}}}$", 9.5, 16 + 4 * digits), in_two_lines, ("{2}", 8, 7 * digits)]
-    chosen = {}
-    for kind in {span.kind for span in timeline.spans} & {*WORK}:
-        lengths = sorted(span.seconds for span in timeline.spans if span.kind == kind)
-        room = lengths[len(lengths) // 4] * points_per_second
-        labels = without_index if last == 0 or kind == "U" else with_index
-        fitting = [(form, size) for form, size, needed in labels if needed < room]
-        if fitting:
-            chosen[kind] = fitting[0]
-    return chosen
+            look: dict[str, Any] = {"fontsize": 6.5 if is_narrow else 9.5, "linespacing": 0.9}
+            look |= {"ha": "center", "va": "center"}
+            axes.text(middle, span.stage, text, **look)
 
 
 def legend(figure: Figure, timelines: list[Timeline]) -> None:
@@ -124,4 +90,4 @@ def legend(figure: Figure, timelines: list[Timeline]) -> None:
     kinds = [kind for kind in KINDS if kind in present]
     handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in kinds]
     handles.append(Patch(facecolor=IDLE, edgecolor=SOFT, linewidth=0.4, label="idle"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    figure.legend(handles=handles, loc="lower center", ncols=len(handles))

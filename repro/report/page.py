@@ -34,7 +34,7 @@ _PLACE = ("machine", "scale", "experiment")  # by which runs.csv and rounds.csv 
 
 
 def write(results: Results, plots: Path) -> "Page":
-    """Write tables (csv, md), figures (png, svg) and report.html.
+    """Write tables (csv, md), figures (svg) and report.html.
 
     Raises:
         ValueError: if there is a link in the folder.
@@ -95,7 +95,6 @@ class Page:
 
     def _rendered(self, results: Results, every: Sequence[Section], claims: Table | None) -> str:
         sections = [section for section in every if section["is_shown"]]
-        tables = [table for section in sections for table in section["tables"]]
         still = [section for section in every if section["is_open"]]
         absent = [
             section
@@ -112,11 +111,11 @@ class Page:
             css=Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in STYLES)),
             script=Markup((folder / "page.js").read_text(encoding="utf-8")),
             title=" and ".join(titles) if own else "GPipe, reproduced",
-            first=first_screen(results, self.claims, tables) if self.claims else None,
+            first=first_screen(results, self.claims) if self.claims else None,
             verdicts={name: verdicts.counted(of) for name, of in self.claims.items()},
             verdict_words=texts.VERDICTS,
             player=player([step for section in sections for step in section["steps"]]),
-            banner=_banner(results, sections),
+            banner=_banner(results),
             tiny=all(run.scale == "smoke" for run in results.runs),
             still=", ".join(section["name"] for section in still),
             beyond=_beyond(every, papers),
@@ -141,8 +140,8 @@ def _beyond(every: Sequence[Section], papers: set[str]) -> str:
     return f"what follows compares with other methods and libraries ({len(still)} more)"
 
 
-def _banner(results: Results, sections: Sequence[Section]) -> list[str]:
-    """What the scales of these results are for, and which runs no exhibit shows."""
+def _banner(results: Results) -> list[str]:
+    """What the scales of these results are for."""
     scales = {run.scale for run in results.runs}
     sentences = [text for scale, text in texts.SCALES.items() if scale in scales]
     if not of_paper(results):
@@ -150,11 +149,6 @@ def _banner(results: Results, sections: Sequence[Section]) -> list[str]:
         sentences = [text.partition(". ")[0].removesuffix(".") + "." for text in sentences]
         names = ", ".join(dict.fromkeys(run.experiment for run in results.runs))
         sentences.append(f"The paper has no numbers for {names}, so none are shown.")
-    if hidden := [each["name"] for each in sections if each["hidden"]]:
-        sentences.append(
-            f"Smoke runs of {', '.join(sorted(hidden))} are in the list of all runs, but not in "
-            "tables and figures."
-        )
     return sentences
 
 

@@ -13,7 +13,7 @@ from repro.report.declared import words_of
 from repro.report.figures import draw, trace
 from repro.report.player import measured_steps
 from repro.report.style import model_name
-from repro.report.tables import origins, rounds, runs, tables_of
+from repro.report.tables import rounds, runs, tables_of
 from repro.report.verdicts import claims_of
 
 Section = dict[str, Any]  # what the template reads of an experiment
@@ -46,7 +46,6 @@ def _shown(results: Results, name: str, plots: Path) -> Section:
     every = results.by_experiment[name]
     runs = of_exhibit or every
     title, is_exhibit = words.title or name, listing.paper.startswith(("Table", "Figure"))
-    places = [("arXiv v5", listing.paper), ("NeurIPS 2019", listing.neurips)]
     in_paper = getattr(words, "words", {}).get("In the paper")
     return {
         "short": listing.paper if is_exhibit else title,
@@ -57,13 +56,10 @@ def _shown(results: Results, name: str, plots: Path) -> Section:
         "tables": tables_of(results, name),
         "figures": draw(results, name, plots),
         "steps": measured_steps(results, name),
-        "numbering": ", ".join(f"{version} {place}" for version, place in places if place),
         "in_paper": in_paper.note if in_paper else "",
         "deviations": words.deviations,
         "missing": _missing(runs),
-        "origins": origins(runs),
         "trace": trace(results, name, plots),
-        "hidden": bool(of_exhibit) and any(run.scale == "smoke" for run in every),
     }
 
 
@@ -96,18 +92,13 @@ def _in_turn(runs: list[Run]) -> str:
 
 
 def _missing(runs: list[Run]) -> list[str]:
-    """`Transformer: skipped(needs 4 devices): K=4 M=1`; of trainings each arm with its seeds."""
-    points: dict[tuple[str, str], list[str]] = {}
+    """`Transformer: skipped(needs 4 devices): K=4 M=1`; of trainings each arm."""
+    points: dict[str, list[str]] = {}
     for run in (run for run in runs if not run.done):
-        name, point, training = model_name(run.model), f"K={run.K} M={run.M}", run.spec.training
-        if training is not None and training.arm:
-            rate = f" to tune the rate {training.recipe['lr']:g}" * training.tuning
-            name, point = f"{name}, {training.arm}", f"seed {run.spec.seed}{rate}"
-        points.setdefault((name, run.status), []).append(point)
-    return [
-        f"{name}: {status}: {', '.join(dict.fromkeys(found))}"
-        for (name, status), found in points.items()
-    ]
+        arm = run.spec.training.arm if run.spec.training else ""
+        of_model = points.setdefault(f"{model_name(run.model)}: {run.status}", [])
+        of_model.append(arm or f"K={run.K} M={run.M}")
+    return [f"{name}: {', '.join(dict.fromkeys(found))}" for name, found in points.items()]
 
 
 def as_text(value: Any) -> str:

@@ -1,6 +1,6 @@
 """How figures look and how they are saved: a style file, fixed colours, stable bytes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import log2
 from pathlib import Path
@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
@@ -37,16 +37,6 @@ KIND_WORDS = {
     "U": "U update",
     "setup": "set-up",
 }
-# Computation is F and B together, of which B is the larger. The last three are kinds of idle time.
-PARTS = {
-    "computation": KINDS["B"],
-    "recompute": KINDS["R"],
-    "update": KINDS["U"],
-    "setup": KINDS["setup"],
-    "bubble": IDLE,
-    "imbalance": IDLE,
-    "transfer": IDLE,
-}
 # What a stage holds all the time is grey. Inputs that a forward leaves have F's colour, and what is
 # recomputed for a backward has R's.
 MEMORY = {
@@ -58,8 +48,6 @@ MEMORY = {
     "messages": IDLE,
     "buffers": IDLE,
 }
-_HATCHES = {"imbalance": "////", "transfer": "xxxx"}
-PART_NAMES = {"setup": "set-up"}  # in legends; the others are called what they are
 MODELS = {"amoebanet-d": "AmoebaNet-D", "amoebanet-b": "AmoebaNet-B", "transformer": "Transformer"}
 MARKERS = {"quoted": "D", "measured": "o", "emulated": "s", "simulated": "^", "counted": "v"}
 FIDELITIES = {
@@ -80,29 +68,33 @@ def series_colour(value: float) -> str:
     return to_hex(colormaps["plasma"](min(0.87, 0.04 + log2(value) / 6)))
 
 
-def ink(colour: str) -> str:
-    """The colour of words on it: what is read better, by the luminance that WCAG defines."""
-    parts = to_rgb(colour)
-    red, green, blue = (x / 12.92 if x <= 0.04 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
-    return "#FFFFFF" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.18 else "#111111"
-
-
-def part_look(part: str) -> dict[str, Any]:
-    """How a bar of a part of a step looks; kinds of idle time differ in their hatches alone."""
-    look: dict[str, Any] = {"facecolor": PARTS[part], "edgecolor": SOFT, "linewidth": 0.4}
-    look |= {"hatch": _HATCHES.get(part, ""), "height": 0.72}
-    return look | {"label": PART_NAMES.get(part, part)}
-
-
 def model_name(model: str) -> str:
     return MODELS.get(model, model)
 
 
-def grid(rows: int, columns: int, height: float | list[float]) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of README width and its panels; `height` in inches of every row, or of each."""
-    heights = height if isinstance(height, list) else [height] * rows
-    size = (9, sum(heights) + 0.4)
-    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, height_ratios=heights)
+def grid(
+    rows: int, columns: int, height: float, *, gap: float = 0.8, legend: bool = True
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of README width and its panels, in inches.
+
+    Args:
+        height: of every row, with what is above and below it.
+        gap: between two rows, for ticks, a label and a title.
+        legend: whether there is one under the last row.
+    """
+    wide, tall, below = 9, rows * height + 0.4, 0.9 if legend else 0.55
+    left, right, top, between = 0.75, 0.15, 0.35, 0.75
+    figure, axes = plt.subplots(rows, columns, figsize=(wide, tall), squeeze=False)
+    panel_height = (tall - top - below - gap * (rows - 1)) / rows
+    panel_width = (wide - left - right - between * (columns - 1)) / columns
+    figure.subplots_adjust(
+        left=left / wide,
+        right=1 - right / wide,
+        bottom=below / tall,
+        top=1 - top / tall,
+        hspace=gap / panel_height,
+        wspace=between / panel_width,
+    )
     return figure, [list(line) for line in axes]
 
 
@@ -115,22 +107,11 @@ def in_pairs(count: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, panels[:count]
 
 
-def ticks(axes: Axes, at: Sequence[float], labels: Sequence[str] | None = None) -> None:
-    axes.set_xticks(at, [f"{value:g}" for value in at] if labels is None else labels)
-    axes.minorticks_off()
-
-
 def plain_log_ticks(axis: Axis) -> None:
     """Plain numbers on a logarithmic axis, also where it spans less than a decade."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
-
-
-def rows_of_names(axes: Axes, names: Sequence[str]) -> None:
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
 
 
 def dots(fidelity: str, **more: Any) -> dict[str, Any]:
@@ -141,7 +122,9 @@ def dots(fidelity: str, **more: Any) -> dict[str, Any]:
 def over_m(axes: Axes, Ms: Iterable[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xlabel("M micro-batches")
-    ticks(axes, sorted(set(Ms)))
+    shown = sorted(set(Ms))
+    axes.set_xticks(shown, map(str, shown))
+    axes.minorticks_off()
 
 
 def legend_below(figure: Figure, *panels: Axes) -> None:
@@ -150,7 +133,7 @@ def legend_below(figure: Figure, *panels: Axes) -> None:
     for axes in panels:
         found, labels = axes.get_legend_handles_labels()
         handles = dict(zip(labels, found, strict=True)) | handles
-    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=len(handles))
+    figure.legend([*handles.values()], [*handles], loc="lower center", ncols=len(handles))
 
 
 @contextmanager
@@ -166,22 +149,8 @@ def styled() -> Iterator[None]:
             plt.close("all")
 
 
-def save(figure: Figure, stem: Path, title: str) -> None:
-    """Write `stem`.png and `stem`.svg: of the same figure always the same bytes.
-
-    The svg file has the title, for screen readers.
-    """
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    # Laid out once, for all formats.
-    layout = figure.get_layout_engine()
-    if layout is not None:
-        layout.execute(figure)
-    figure.set_layout_engine("none")
-    # The last bits of what the layout's solver finds differ from run to run.
-    for axes in figure.axes:
-        left, bottom, width, height = (round(edge, 4) for edge in axes.get_position().bounds)
-        axes.set_position((left, bottom, width, height))
-    of_png, of_svg = {"Software": None}, {"Date": None, "Creator": None, "Title": title}
-    for kind, metadata in (("png", of_png), ("svg", of_svg)):
-        figure.savefig(stem.with_name(f"{stem.name}.{kind}"), metadata=metadata)
+def save(figure: Figure, path: Path, title: str) -> None:
+    """Write an svg file, with a title for screen readers: of the same figure the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None, "Creator": None, "Title": title})
     plt.close(figure)

@@ -1,18 +1,24 @@
 """The tables of an experiment, and every run and round."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
 
-from repro.harness.frame import CSV_COLUMNS, Frame, all_runs, rounds_frame
+from repro.harness.frame import CSV_COLUMNS, Frame, all_runs
 from repro.harness.results import Results, Run
 from repro.harness.text import ranged
-from repro.report.compare import fidelities, link_name, told_apart
+from repro.report.compare import link_name, told_apart
 from repro.report.curves import OVER_PLAIN, timed_runs
 from repro.report.declared import compared
 from repro.report.framed import MARKS, in_two, or_status
 from repro.report.table import Cell, Table
+
+# Attributes of a run and of a round that are columns of rounds.csv.
+_OF_RUN = ("machine", "scale", "experiment", "group", "id", "model", "K", "M", "N", "fidelity")
+_OF_ROUND = ("name", "commit", "step_s", "throughput", "idle_over_total", "idle_over_work")
+_OF_ROUND += ("loss", "breakdown", "load")
 
 
 def tables_of(results: Results, experiment: str) -> list[Table]:
@@ -24,13 +30,13 @@ def tables_of(results: Results, experiment: str) -> list[Table]:
 
 def origins(runs: Sequence[Run]) -> list[str]:
     """`commit 643b6124aa on amd-epyc-2c (measured, emulated)` of each commit and machine."""
-    recorded: dict[tuple[str, str], list[Run]] = {}
+    recorded: dict[tuple[str, str], set[str]] = {}
     for run in runs:
         for round_ in run.rounds:
-            recorded.setdefault((round_.commit, run.machine), []).append(run)
+            recorded.setdefault((round_.commit, run.machine), set()).add(run.fidelity)
     return [
-        f"commit {commit} on {machine} ({', '.join(fidelities(recorded[commit, machine]))})"
-        for commit, machine in sorted(recorded)
+        f"commit {commit} on {machine} ({', '.join(sorted(found))})"
+        for (commit, machine), found in sorted(recorded.items())
     ]
 
 
@@ -78,7 +84,15 @@ def rounds(results: Results) -> Frame:
     The settings of a run are in runs.csv, on the line with the same machine, scale, experiment and
     run.
     """
-    return rounds_frame(results)[[*CSV_COLUMNS]].dropna(subset="round")
+    of_run, of_round = attrgetter(*_OF_RUN), attrgetter(*_OF_ROUND)
+    lines = [
+        (*of_run(run), *of_round(round_), round_.values["setup_s"])
+        for run in results.runs
+        for round_ in run.rounds
+    ]
+    names = {"id": "run", "name": "round"}
+    columns = [*_OF_RUN, *_OF_ROUND, "setup_s"]
+    return pd.DataFrame(lines, columns=columns).rename(columns=names)[[*CSV_COLUMNS]]
 
 
 def _labels(run: Run) -> dict[str, Any]:

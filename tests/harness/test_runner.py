@@ -215,4 +215,4 @@ def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: P
     at_once = page.write(load(results), tmp_path / "again").plots
     files, others = ({at.name: at.read_bytes() for at in of.iterdir()} for of in (plots, at_once))
     assert files == others
-    assert {"bubble_sweep.png", "report.html", "runs.csv"} <= {*files}
+    assert {"bubble_sweep.svg", "report.html", "runs.csv"} <= {*files}

@@ -63,7 +63,7 @@ def test_tiny_runs_have_no_exhibit_and_no_claim(tmp_path, reference):
     assert {*of_paper(tiny)} >= {"table2", "bubble"}
     for name in ("bubble", "table2"):
         assert [table.name for table in tables_of(tiny, name)] == [f"{name}_points"]
-        assert [each.stem.name for each in figures.draw(tiny, name, tmp_path)] == [f"{name}_sweep"]
+        assert [each.path.stem for each in figures.draw(tiny, name, tmp_path)] == [f"{name}_sweep"]
         assert lines_of(claims_of(tiny, name)) == []
     both = replace(tiny, runs=[*tiny.runs, *runs])
     assert {run.scale for run in of_exhibits(both).runs} == {"laptop", "overnight"}

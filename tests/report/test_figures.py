@@ -71,7 +71,7 @@ def boxes_of(axes: Any, kind: str) -> list[tuple[float, float, float]]:
 
 def test_a_box_is_as_long_as_its_span():
     step = timeline(2, 4)
-    (axes,) = gantt.draw("", [("", step)], "measured").axes
+    (axes,) = gantt.draw([("", step)], "measured").axes
     for kind in ("F", "R", "B"):
         expected = [
             (1e3 * (span.start - step.start), 1e3 * (span.end - step.start), span.stage)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from repro.harness.catalog import ORDER
 from repro.harness.results import Results, Run, load
 from repro.report import page
 from repro.report.claim import WORDS, Claim
-from repro.report.first_screen import FirstScreen, Part, first_screen, lines
+from repro.report.first_screen import AT, FirstScreen, Part, first_screen, lines
 from repro.report.verdicts import claims_of
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +26,7 @@ def claims(results: Results) -> dict[str, list[Claim]]:
 
 
 def screen(results: Results) -> FirstScreen:
-    return first_screen(results, claims(results), [])
+    return first_screen(results, claims(results))
 
 
 def without(results: Results, *experiments: str) -> Results:
@@ -51,7 +50,8 @@ def test_the_screen_of_the_reference(reference: Results):
     )
     assert found.modelled
     titles = [[panel.title for panel in column.panels] for column in found.columns]
-    assert titles == [["Transformer, M = 32"], ["AmoebaNet-D, M = 32"], ["Bubble, M = 4K"]]
+    assert titles == [["Transformer, M = 32"], ["AmoebaNet-D, M = 32"], [f"Bubble, {AT}"]]
+    assert "In Table 2, 4 of 16 speeds disagree with every setting." in found.columns[2].sentences
     assert len(found.rows) == 6
     assert all(part.verdict in WORDS for row in found.rows for part in row.parts)
     (same,) = parts(found, "Same model")
@@ -98,7 +98,7 @@ def test_sentences_and_panels_follow_the_claims(
     assert headline in found.headline
     assert any(sentence in each for each in found.columns[column].sentences)
     if experiment == "bubble":
-        assert [panel.title for panel in found.columns[0].panels][-1] == "Bubble, M = 4K"
+        assert [panel.title for panel in found.columns[0].panels][-1] == f"Bubble, {AT}"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_nothing_measured(reference, tmp_path):
     found = screen(replace(reference, runs=modelled))
     assert found.where == ""
     assert parts(found, "Same model")[0].verdict == "not tested here"
-    alone = replace(reference, runs=[run for run in modelled if run.experiment == "table2"])
+    alone = replace(reference, runs=[run for run in modelled if run.experiment == "bubble"])
     html = page.write(alone, tmp_path).path.read_text(encoding="utf-8")
     assert "Nothing was measured here." in html
     assert "Nothing so far." in html
@@ -143,6 +143,5 @@ def test_results_without_a_claim_have_no_first_screen(reference, own_sweep, tmp_
 
 def test_the_readme_has_the_same_rows(reference):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    tables = import_module("repro.experiments.table3.report").tables(reference)
-    for line in lines(claims(reference), tables):
+    for line in lines(claims(reference)):
         assert f"| {' | '.join(line.values())} |" in readme, "copy this line into the README"

@@ -9,13 +9,13 @@ from repro.report.declared import report_of
 from repro.report.sections import section_of
 
 
-def test_a_missing_training_is_named_by_its_arm_and_seed(reference, tmp_path):
+def test_a_missing_training_is_named_by_its_arm(reference, tmp_path):
     runs = [run for run in reference.by_experiment["table5"] if run.spec.seed in (0, 100)]
     planned = [replace(run, status="planned") for run in runs if run.scale == "overnight"]
     section = section_of(replace(reference, runs=planned), "table5", tmp_path)
-    arm = "translation, equal updates, N=8: planned: "
-    tuning = [f"seed 100 to tune the rate {rate}" for rate in (0.004, 0.008, 0.016)]
-    assert f"{arm}{', '.join([*tuning, 'seed 0'])}" in section["missing"]
+    (line,) = section["missing"]
+    assert line.startswith("translation: planned: equal updates, N=8, ")
+    assert line.count("equal updates, N=8, ") == 1
 
 
 def test_runs_that_were_timed_on_a_busy_machine_are_counted(reference):

@@ -92,9 +92,9 @@ def test_claims_count_by_the_rules(tmp_path, changed, verdict, doubt):
 def test_four_seeds_earn_no_verdict_and_the_two_steps_stand_apart(tmp_path):
     results = batches(tmp_path)
     lines = table5.tables(results)[0].shown.set_index("protocol")
-    assert lines.loc[UPDATES, "N=128"].startswith("70.0 (")
-    assert lines.loc[UPDATES, "N=32 minus N=8"] == "0 (0 to 0)"
-    assert lines.loc[UPDATES, "N=128 minus N=32"] == "10.0 (10.0 to 10.0)"
+    assert lines.loc[UPDATES, "N=128 (BLEU)"].startswith("70.0 (")
+    assert lines.loc[UPDATES, "N=32 minus N=8 (BLEU)"] == "0 (0 to 0)"
+    assert lines.loc[UPDATES, "N=128 minus N=32 (BLEU)"] == "10.0 (10.0 to 10.0)"
     few = Results([run for run in results.runs if run.spec.seed != 4], results.journals)
     assert judged(few, UPDATES).doubt == "4 of 5 seeds"
     assert judged(few, UPDATES).verdict == "not tested here"
@@ -104,7 +104,7 @@ def test_trainings_of_a_few_updates_are_not_shown(tmp_path):
     results = batches(tmp_path, "laptop")
     assert all(run.done for run in results.runs)
     assert judged(results, UPDATES).verdict == "not tested here"
-    assert {*table5.tables(results)[0].shown["N=8"][1:]} == {EMPTY}
+    assert {*table5.tables(results)[0].shown["N=8 (BLEU)"][1:]} == {EMPTY}
 
 
 def test_a_curve_is_the_mean_over_seeds_in_a_band_of_all(reference):
