@@ -1,7 +1,7 @@
 """Timelines as pictures, like the paper's Figure 2(b) and 2(c).
 
-Stage 0 is the lowest row, as in the paper; a box is labelled kind, stage, micro-batch (F_{j,i}; F_j
-at M=1). Where ranks hold several stages, a row is a rank, and its later stages are paler.
+Stage 0 is the lowest row, as in the paper, whose F_{j,i} is "F j,i" here: kind, stage, micro-batch.
+Where ranks hold several stages, a row is a rank, and its later stages are paler.
 """
 
 from typing import Any
@@ -72,17 +72,16 @@ def _fill(axes: Axes, boxes: list[Any], colour: str, edge: float, opacity: float
 
 
 def _write(axes: Axes, timeline: Timeline, length: float) -> None:
-    """Label boxes F_{j,i} as in Figure 2, in two lines where they are narrow; F_j at M=1."""
+    """Label boxes with kind, stage and micro-batch; with kind and stage at M=1."""
     is_whole = all(span.micro_batch < 1 for span in timeline.spans)
     for span in timeline.spans:
         if span.kind in "FRB":
             place = f"{span.stage}" if is_whole else f"{span.stage},{span.micro_batch}"
             is_narrow = span.seconds < 0.03 * length
-            text = f"${span.kind}$\n{place}" if is_narrow else f"${span.kind}_{{{place}}}$"
+            text = f"{span.kind}\n{place}" if is_narrow else f"{span.kind} {place}"
             middle = 1e3 * ((span.start + span.end) / 2 - timeline.start)
-            look: dict[str, Any] = {"fontsize": 6.5 if is_narrow else 9.5, "linespacing": 0.9}
-            look |= {"ha": "center", "va": "center"}
-            axes.text(middle, span.stage, text, **look)
+            look: dict[str, Any] = {"fontsize": 6.5 if is_narrow else 9, "linespacing": 0.9}
+            axes.text(middle, span.stage, text, ha="center", va="center", **look)
 
 
 def legend(figure: Figure, timelines: list[Timeline]) -> None:
