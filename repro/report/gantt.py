@@ -77,7 +77,7 @@ def _write(axes: Axes, timeline: Timeline, length: float) -> None:
     for span in timeline.spans:
         if span.kind in "FRB":
             place = f"{span.stage}" if is_whole else f"{span.stage},{span.micro_batch}"
-            is_narrow = span.seconds < 0.03 * length
+            is_narrow = span.seconds < 0.05 * length
             text = f"{span.kind}\n{place}" if is_narrow else f"{span.kind} {place}"
             middle = 1e3 * ((span.start + span.end) / 2 - timeline.start)
             look: dict[str, Any] = {"fontsize": 6.5 if is_narrow else 9, "linespacing": 0.9}
