@@ -54,7 +54,6 @@ class Group:
         if time.monotonic() < self._looked + INTERVAL:
             return None
         self._looked = time.monotonic()
-        # Also one that has sent no heartbeat since it was started.
         return self.board.find_silent(filterfalse(self.board.has_ended, range(self.world)))
 
 

@@ -146,7 +146,7 @@ class Board:
         return self.store.get(key).decode() if self.store.check([key]) else ""
 
     def find_silent(self, ranks: Iterable[int]) -> Failure | None:
-        """Post and return the failure of one of these ranks that sends no heartbeats."""
+        """Post and return the failure of one of these ranks that has sent no heartbeat for long."""
         now = time.monotonic()
         if now - self._looked > SILENCE / 2:  # this process was stopped, not the others
             self._beats = {rank: (raw, now) for rank, (raw, _) in self._beats.items()}
@@ -157,7 +157,8 @@ class Board:
             if raw != before:
                 self._beats[rank] = raw, now
                 continue
-            patience = SILENCE if self.heartbeat(rank).get("in_steps") else SETTING_UP
+            slowness = 1.0 if raw else crowding()  # it may import what the user's program does
+            patience = SILENCE if self.heartbeat(rank).get("in_steps") else SETTING_UP * slowness
             if now - since >= patience:
                 hint = "a layer that holds Python's lock for as long needs a larger GPIPE_SILENCE_S"
                 text = f"{self.last_seen(rank)}: no sign of life for {patience:.0f} s ({hint})"
