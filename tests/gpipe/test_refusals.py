@@ -162,8 +162,9 @@ def test_a_loss_that_names_a_weight_of_another_stage():
 
 
 def test_a_loss_does_not_use_layers_of_an_earlier_stage_of_its_rank():
-    early: Any = linear()
-    pipe = Pipeline([early, linear()], 1, 2, device="cpu", balance="uniform", **TWO_STAGES)
+    early, late = [linear(), linear()]
+    layers: Any = [early, late]
+    pipe = Pipeline(layers, 1, 2, device="cpu", balance="uniform", **TWO_STAGES)
 
     def loss_with(layer: Any) -> Any:
         return lambda outputs, targets: MSE(outputs, targets) * layer.in_features
@@ -171,6 +172,8 @@ def test_a_loss_does_not_use_layers_of_an_earlier_stage_of_its_rank():
     pipe.train_step(X, Y, loss_with(linear()))
     words = "loss_fn: uses Linear of the model, and other stages run layers of it"
     refused(words, pipe.train_step, X, Y, loss_with(early))
+    refused(words, pipe.train_step, X, Y, lambda *both: MSE(*both) * layers[0].in_features)
+    pipe.train_step(X, Y, lambda *both: MSE(*both) + layers[1].weight.square().sum())
 
 
 HELD = linear()

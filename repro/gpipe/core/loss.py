@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -11,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.callables import reachable
+from repro.gpipe.core.callables import names_in, parts_of, reachable
 from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.loss_terms import terms_of
 from repro.gpipe.core.ownership import refuse_foreign_leaves
+from repro.gpipe.exact.state import OWN_KEYS
 from repro.gpipe.tree import Tree, flatten, map_leaves, sizes, split
 from repro.gpipe.tree import check as check_batch
 from repro.io.untrusted import short
@@ -46,21 +49,43 @@ class Weighted:
 
 
 def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
-    """Raise a ValueError if a loss names layers or weights of other stages: they never run here."""
+    """Raise a ValueError if a loss names layers or weights of other stages: they never run here.
+
+    It may name a container of all layers. Their weights raise an error of their own, so of what is
+    in it only other attributes that the loss names are refused.
+    """
     if not callable(loss_fn):
         raise ValueError(
             f"loss_fn: {short(loss_fn)} cannot be called; give (outputs, targets) -> mean loss"
         )
-    for found in reachable(loss_fn) if foreign else ():
-        parts: list[Any] = [*found.modules()] if isinstance(found, nn.Module) else []
-        if isinstance(found, Tensor) and found.layout == torch.strided and not is_lazy(found):
-            parts = [found.untyped_storage()]
-        if any(part in foreign for part in parts):
+    reached = [*reachable(loss_fn)] if foreign else []
+    codes = [each.__code__ for each in reached if isinstance(each, FunctionType)]
+    words: set[Any] = set().union(*(names_in(code) | {*code.co_consts} for code in codes))
+    containers = [each for each in reached if isinstance(each, list | tuple | dict)]
+    contained = {id(member) for each in containers for member in parts_of(each)}
+    for found in reached:
+        used: list[Any] = []
+        if isinstance(found, nn.Module):
+            of_others = [part for part in found.modules() if part in foreign]
+            named = found in foreign and id(found) not in contained
+            used = of_others if named else [part for part in of_others if words & _kept(part)]
+        elif isinstance(found, Tensor) and found.layout == torch.strided and not is_lazy(found):
+            used = [storage for storage in [found.untyped_storage()] if storage in foreign]
+        if used:
             raise ValueError(
                 f"loss_fn: uses {type(found).__name__} of the model, and other stages run layers "
-                "of it; return what the loss needs with the outputs, or name a layer of the last "
-                "stage alone, as in last = layers[-1]"
+                "of it; return what the loss needs with the outputs"
             )
+
+
+def _kept(layer: nn.Module) -> set[str]:
+    """Attributes and methods of a layer that not every module has."""
+    return (vars(layer).keys() | _names_of(type(layer))) - OWN_KEYS
+
+
+@cache
+def _names_of(kind: type) -> set[str]:
+    return {*dir(kind)} - {*dir(nn.Module)}
 
 
 class MeanLoss:

@@ -276,7 +276,7 @@ def state_preserved(function: Any, *, again: bool = False) -> Iterator[None]:
     inside = partial(_inside_object, package=_package(function))
     put_back: list[Callable[[], object]] = []
     for value in reachable(function, inside):
-        is_tensor = isinstance(value, Tensor)
+        is_tensor = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
         if not (again and is_tensor and not value.is_inference() and not value._version):
             put_back += _restorers(value)
     try:
