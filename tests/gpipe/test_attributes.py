@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +40,37 @@ def move(layer, y):
 def train_head(layer, y):
     layer.held(y.detach()).square().mean().backward()
     return y + layer.held.weight.detach()
+
+
+class Box:
+    """An object that layers hold."""
+
+    n = 0
+    last: Any = None
+
+
+def count_in_box(layer, y):
+    layer.held["boxes"][0].n += 1
+    return y * layer.held["boxes"][0].n
+
+
+def count_in_list(layer, y):
+    layer.held[0][0] += 1
+    return y * layer.held[0][0]
+
+
+def leave(layer, y):
+    layer.held.last = y.detach()
+    return y
+
+
+def leave_once(layer, y):
+    layer.held.last = torch.arange(4.0) if layer.held.last is None else layer.held.last
+    return y
+
+
+def take(layer, y):
+    return y + layer.held.last
 
 
 class Later(nn.Linear):
@@ -96,10 +128,24 @@ def steps(pipe, count=3):
         partial(Later, "tensor"),
         Looked,
         lambda: Holding(nn.Linear(4, 1), train_head),
+        lambda: Holding({"boxes": [Box()]}, count_in_box),
+        lambda: Holding([[0]], count_in_list),
     ],
 )
 def test_state_that_a_layer_moves_is_put_back_for_recomputation(kind):
     assert steps(pipeline(kind, "always")) == steps(pipeline(kind, "never"))
+
+
+def test_a_tensor_does_not_pass_through_an_object_of_two_stages():
+    how: Any = {"device": "cpu", "balance": "uniform", "stages_per_rank": 2}
+    for work in (leave, leave_once):
+        box = Box()
+        layers = [Holding(box, work), Holding(box, take)]
+        pipe = Pipeline(layers, 1, 2, schedule="interleaved-1f1b", **how)
+        if work is leave:
+            refused("^step 0: 'last' of an object that layers of two stages hold", steps, pipe)
+        else:
+            steps(pipe)
 
 
 @pytest.mark.parametrize("what", ["weight", "another object"])

@@ -110,9 +110,7 @@ class CoupledExamples(Guard):
     def _compare_layers(self, stage: int, values: list[_Value]) -> str:
         """Run two micro-batches through each layer, joined and apart, until that differs."""
         for index, layer in self._layers.layers[stage]:
-            both, *parts = self._runs(layer, values, evaluates=False)
-            if both.is_random:  # dropout draws another mask for both together
-                both, *parts = self._runs(layer, values, evaluates=True)
+            both, *parts = self._runs(layer, values)
             joined = _joined_outputs(*(run.outputs[0] for run in (both, *parts)))
             what = "" if both.is_random else self._difference(both, joined, *parts)
             if what:
@@ -122,9 +120,11 @@ class CoupledExamples(Guard):
             values = [(tensors, both.outputs[1]), *(part.outputs for part in parts)]
         return ""
 
-    def _runs(self, layer: nn.Module, values: list[_Value], *, evaluates: bool) -> list[_Run]:
+    def _runs(self, layer: nn.Module, values: list[_Value]) -> list[_Run]:
         """Run a layer on both micro-batches joined, and on each of them."""
-        both = self._run(layer, values[0], evaluates=evaluates)
+        both, evaluates = self._run(layer, values[0], evaluates=False), False
+        if both.is_random:  # dropout draws another mask for both together
+            both, evaluates = self._run(layer, values[0], evaluates=True), True
         shares = [size / sum(self._sizes[:2]) for size in self._sizes[:2]]
         parts = zip(values[1:], shares, strict=True)
         return [both, *(self._run(layer, *part, both, evaluates=evaluates) for part in parts)]
@@ -157,6 +157,7 @@ class CoupledExamples(Guard):
             is_random = any(source.has_moved(0) for source in sources)
             of_both = outputs if both is None else both.outputs[0]
             pairs = [(t, w) for t, w in zip(outputs, of_both, strict=True) if t.requires_grad]
+            pairs = [] if is_random else pairs
             roots, weights = [t for t, _ in pairs], [_weights(*pair, share) for pair in pairs]
             parameters = [p for p in layer.parameters() if p.requires_grad]
             at = [*(t for t in inputs if t.requires_grad), *parameters]
@@ -265,7 +266,8 @@ def _product(gradient: Tensor | None, of: Tensor) -> float:
     """The product of a gradient with numbers made of what it is the gradient of."""
     if gradient is None:
         return 0.0
-    numbers = real_values(of.detach()).cos()
+    at = real_values(of.detach())
+    numbers = at.cos() + at.sin()  # neither odd nor even, and not all zero where weights are
     return float((real_values(gradient.to_dense()) * numbers).sum(dtype=torch.float64))
 
 

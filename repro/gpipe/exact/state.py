@@ -36,7 +36,7 @@ class LayerState(Guard):
     over a whole step: by identity and version, which costs two list comprehensions, in the first
     step with inputs of a form also by value. What changes for the first time is known from then on,
     and the step is taken again. A step that does not count leaves all of it as it was. A tensor
-    that a layer leaves in what layers of other stages hold, too, is refused.
+    that a layer leaves anew for each micro-batch in what layers of other stages hold is refused.
     """
 
     def __init__(self, *given: Any) -> None:
@@ -60,6 +60,8 @@ class LayerState(Guard):
             if len(self._moving) > 2 * len(self._places):
                 self._moving = {k: place for k, place in self._moving.items() if k in self._known}
         self._first = self._recomputes = False
+        self._left: dict[int, dict[tuple[int, str], Tensor]] = {}
+        self._passed = ""
         memo: dict[int, Any] = {}
         for k in self._changed():  # by the user, or by a step that counted
             mapping, name = self._places[k]
@@ -77,6 +79,19 @@ class LayerState(Guard):
         if p.recomputed and self._moving:
             p.notes[self] = self._snapshot()
 
+    def after_forward(self, p: Pass) -> None:
+        if p.first and self._elsewhere:
+            left = {
+                (key, name): value
+                for key, attributes in self._elsewhere.items()
+                for name, value in attributes.items()
+                if isinstance(value, Tensor)
+            }
+            before = self._left.get(p.stage, left)  # a cache is filled once
+            self._left[p.stage] = left
+            others = [key for key in left.keys() & before.keys() if left[key] is not before[key]]
+            self._passed = next((f"{name!r} {_PASSES}" for _, name in others), self._passed)
+
     def before_recompute(self, p: Pass) -> None:
         found = p.notes.get(self)
         if found:
@@ -89,12 +104,11 @@ class LayerState(Guard):
             _put(place, value, frozen)
 
     def end_step(self, step: Any) -> Finding | None:
+        self._left.clear()
+        if self._passed:
+            return Finding(Outcome.REFUSED, self._passed)
         changed = [self._places[k] for k in self._changed(closely=self._first)]
         changed += self._made() if self._first else []
-        for mapping, name in changed:
-            value = mapping.get(name)
-            if self._elsewhere.keys() & {id(mapping), id(value)} and _holds_tensor(value):
-                return Finding(Outcome.REFUSED, f"{name!r} {_PASSES}")
         new = {(id(mapping), name): (mapping, name) for mapping, name in changed}
         new = {key: place for key, place in new.items() if key not in self._moving}
         if not (new and self._recomputes):
@@ -123,12 +137,13 @@ class LayerState(Guard):
         return _places([*self._layers.modules, *self._layers.of_loss])
 
     def _held_by_two_stages(self) -> dict[int, Any]:
-        """Attributes of objects, dicts and lists that layers of more than one stage hold."""
+        """Attributes of objects, and dicts, that layers of more than one stage hold."""
         stages: list[Any] = [[layer for _, layer in of] for of in self._layers.layers.values()]
         found: dict[int, Any] = {}
         twice: dict[int, Any] = {}
         for holders in (*stages, self._layers.foreign):
-            held = {id(each): each for holds in _held(holders) for each in holds}
+            every = (each for holds in _held(holders) for each in holds)
+            held = {id(each): each for each in every if isinstance(each, dict)}
             twice |= {key: each for key, each in held.items() if key in found}
             found |= held
         return twice
@@ -203,12 +218,6 @@ def _moves(value: Any) -> bool:
     """Whether it can be put back. An optimizer moves parameters."""
     is_kept = isinstance(value, _PLAIN | Tensor) and not isinstance(value, nn.Parameter)
     return is_kept or _access(value) is not None
-
-
-def _holds_tensor(value: Any) -> bool:
-    members = value.values() if isinstance(value, dict) else value
-    members = members if isinstance(value, dict | list | deque) else [value]
-    return any(isinstance(member, Tensor) for member in members)
 
 
 def _put(place: _Place, value: Any, frozen: Any) -> None:
