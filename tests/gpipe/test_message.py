@@ -1,15 +1,16 @@
 """Mini-batches are cut and joined; tensors are described, laid out to cross, and laid out again."""
 
-from collections import namedtuple
+from collections import OrderedDict, UserDict, namedtuple
 
 import torch
 from examples import Apply
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.comm.message import Forms, TensorMeta, copied, dense, elements, offset_of
-from repro.gpipe.tree import Whole, flatten, gather, sizes, split
+from repro.gpipe.comm.message import Form, Forms, TensorMeta, copied, dense, elements, offset_of
+from repro.gpipe.tree import Whole, check, flatten, gather, sizes, split, unflatten
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
 
@@ -76,7 +77,6 @@ def test_a_message_has_the_form_of_its_own_tensors_whatever_the_last_one_had():
 
 
 def test_a_gradient_whose_layout_depends_on_data_is_settled_in_every_step():
-    """Behind a layer that is not torch's own, no step trusts what the first one has seen."""
     strides = []
 
     def watch(x):
@@ -97,6 +97,28 @@ def test_a_gradient_whose_layout_depends_on_data_is_settled_in_every_step():
 
 
 Pair = namedtuple("Pair", "left right")
+
+
+class BatchEncoding(UserDict):
+    """As transformers has it."""
+
+
+class ModelOutput(OrderedDict):
+    """As transformers has it."""
+
+
+def test_what_makes_a_packed_sequence_crosses_and_dicts_of_transformers_become_dicts():
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.zeros(1, 2)])
+    batch = BatchEncoding(x=torch.ones(4), more=ModelOutput(y=torch.ones(4)))
+    assert check(batch, 2, "inputs") == 4
+    tensors, skeleton = flatten([packed, *split(batch, 2)])
+    form = Form.unpacked(Form.of(tensors, skeleton).packed)
+    found, *parts = unflatten(tensors, form.skeleton)
+    assert type(found) is type(packed)
+    assert all(map(torch.equal, found[:2], packed[:2]))
+    for part in parts:
+        assert (type(part), type(part["more"])) == (dict, dict)
+        assert part["more"]["y"].tolist() == [1.0, 1.0]
 
 
 @given(n=st.integers(1, 64), m=st.integers(1, 64))
