@@ -132,7 +132,7 @@ def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor
             problem = f"holds a tensor with an attribute {attribute!r}, which would be lost"
     else:
         members = _members(tree)
-        known = type(tree) in _CONTAINERS or hasattr(tree, "_make") or _is_taken_as_dict(tree)
+        known = type(tree) in _CONTAINERS or hasattr(type(tree), "_make") or _is_taken_as_dict(tree)
         if members is not None and not known:
             problem = f"holds a {kind}, which would become another type; use plain containers"
         for member in members or ():
