@@ -122,30 +122,36 @@ class CoupledExamples(Guard):
 
     def _runs(self, layer: nn.Module, values: list[_Value]) -> list[_Run]:
         """Run a layer on both micro-batches joined, and on each of them."""
-        both, evaluates = self._run(layer, values[0], evaluates=False), False
-        if both.is_random:  # dropout draws another mask for both together
-            both, evaluates = self._run(layer, values[0], evaluates=True), True
+        every = [*layer.modules()]
+        of_torch = [part for part in every if type(part).__module__.startswith("torch.")]
+        off: list[nn.Module] = []
+        both = self._run(layer, values[0], off)
+        # Dropout draws another mask for both together, so it is switched off, and as little else as
+        # possible: a layer may combine examples in training alone.
+        for parts in (of_torch, every):
+            if both.is_random:
+                off, both = parts, self._run(layer, values[0], parts)
         shares = [size / sum(self._sizes[:2]) for size in self._sizes[:2]]
-        parts = zip(values[1:], shares, strict=True)
-        return [both, *(self._run(layer, *part, both, evaluates=evaluates) for part in parts)]
+        apart = zip(values[1:], shares, strict=True)
+        return [both, *(self._run(layer, part, off, share, both) for part, share in apart)]
 
     def _run(
         self,
         layer: nn.Module,
         value: _Value,
+        off: Sequence[nn.Module],
         share: float = 1.0,
         both: _Run | None = None,
-        *,
-        evaluates: bool,
     ) -> _Run:
         """Run a layer forward and backward, and leave no trace of it.
 
-        The loss is a mean over the examples, of which these are a `share`.
+        Parts that are `off` are in evaluation mode. The loss is a mean over the examples, of which
+        these are a `share`.
         """
         given, skeleton = value
         others = rng.other_sources()
         with rng.preserved(self._device, others), torch.enable_grad(), _unchanged(layer):
-            for part in layer.modules() if evaluates else ():
+            for part in off:
                 part.training = False
             rng.reseed(0, self._device, others.values())
             inputs = [t.detach().requires_grad_(_is_float(t)) for t in given]
