@@ -230,8 +230,14 @@ def _ways(a: Tensor, b: Tensor, counts: Sequence[int]) -> list[Tensor]:
     Dimensions that are as long as a micro-batch may be that of the examples. What is the same in
     both may be shared, such as a mask.
     """
-    both = zip(a.shape, b.shape, strict=True) if a.ndim == b.ndim else ()
-    ways = [torch.cat([a, b], n) for n, pair in enumerate(both) if [*pair] == [*counts[:2]]]
+    ways = []
+    for n in range(a.ndim if a.ndim == b.ndim else 0):
+        lengths, rest = (
+            [a.shape[n], b.shape[n]],
+            {(*t.shape[:n], *t.shape[n + 1 :]) for t in (a, b)},
+        )
+        if len(rest) == 1 and lengths == [*counts[:2]]:
+            ways.append(torch.cat([a, b], n))
     return [*ways, a] if a.shape == b.shape and torch.equal(a, b) else ways
 
 
