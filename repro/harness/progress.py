@@ -102,14 +102,8 @@ class ProgressReporter:
         self._round = f"{plan.experiment.name}/{group}, round {number} of {total}"
 
     def note(self, text: str) -> None:
-        """Show how far a measurement is, such as a trial of a search."""
+        """Show what is measured, or how far it is, such as a trial of a search."""
         self._show(f"{self._round}: {short(text, 60, quote=False)}")
-
-    def run(self, run: PlannedRun) -> None:
-        self.note(run.named)
-
-    def together(self, runs: Sequence[PlannedRun], how: str) -> None:
-        self.note(f"{len(runs)} runs, {how}")
 
     def measured(self, run: PlannedRun, outcome: Outcome, seconds: float) -> None:
         self._advance(run, seconds)

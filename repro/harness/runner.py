@@ -266,7 +266,7 @@ class GroupRun:
             for run in runs
         )
         apart = asked[0].apart
-        self.reporter.together(runs, "side by side" if apart else "step against step")
+        self.reporter.note(f"{len(runs)} runs, {'side by side' if apart else 'step against step'}")
         began, deadline = time.monotonic(), self._deadline * (1 if apart else len(runs))
         found = self.crew.measure_all(asked, deadline, fresh=not apart)
         crowded = len(runs) > 1 and any(outcome.status == "oom" for outcome in found.values())
@@ -277,7 +277,7 @@ class GroupRun:
 
     def _alone(self, run: PlannedRun, job: Job) -> Outcome:
         signals.check()
-        self.reporter.run(run)
+        self.reporter.note(run.named)
         began = time.monotonic()
         if run.spec.task == "fit" and run.spec.fidelity == "measured":
             search = Search(self.crew.measure, job, self._deadline, self.reporter.note)

@@ -85,23 +85,14 @@ class Training(Frozen):
     seed: Seed | None = None  # of a pretraining that all seeds share; None: that of the run
     weights: Count = 0  # that are recorded, evenly spaced over all, to compare runs by
     # How often, at equal distances, a part of the training data that is left out for it is
-    # evaluated. The weights of the lowest loss there are kept, and their test data evaluated.
+    # evaluated. The weights of the lowest loss there are kept, and their test data evaluated; a
+    # recipe has no average of weights (`ema`) then.
     validations: Count = 0
-    # Whether the error, the share of wrong images, replaces that loss. Ids leave out a False.
+    # Whether the error, the share of wrong images, replaces that loss, of images only. Ids leave
+    # out a False.
     by_error: bool = Field(default=False, exclude_if=not_)
     arm: str = ""  # what an experiment calls the runs that differ from this in their seed alone
     tuning: bool = False  # whether it is one of those by which the learning rate is chosen
-
-    @model_validator(mode="after")
-    def _check(self) -> "Training":
-        if self.validations and self.recipe.get("ema") is not None:
-            raise ValueError(
-                f"validations = {self.validations} with recipe ema = {self.recipe['ema']}: the "
-                "weights of the lowest loss are kept without their average; leave one of them out"
-            )
-        if self.by_error and find(self.data[0]).kind != "images":
-            raise ValueError(f"by_error = True: only images have one, not {self.data[0]}")
-        return self
 
 
 class RunSpec(Frozen):

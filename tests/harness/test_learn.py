@@ -107,10 +107,6 @@ def test_the_weights_of_the_lowest_validation_loss_or_error_are_kept(by_error):
     assert found.digest == run(int(lowest), 1).digest
     assert "accuracy" in found.metrics
     assert run(1, 1, tuning=True).metrics == {}
-    with pytest.raises(ValueError, match=r"validations = 4 with recipe ema = 0\.9: .*"):
-        Training(data=("digits",), recipe=RECIPE | {"ema": 0.9}, validations=4)
-    with pytest.raises(ValueError, match="by_error = True: only images have one, not toy:alfa"):
-        Training(data=("toy:alfa",), recipe=RECIPE, by_error=True)
 
 
 def weights_in_float64(spec: LearnSpec) -> Tensor:
