@@ -3,7 +3,8 @@
 import dataclasses
 import errno
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -72,6 +73,19 @@ def parse(
                 low, high = (f"{end:,}" for end in (allowed.ge, allowed.le))
                 raise ValueError(f"--{_dashed(name)} {value}: allowed is {low} to {high}")
     return options
+
+
+@contextmanager
+def named_by_flags(names: Container[str]) -> Iterator[None]:
+    """Name the fields of a spec in an error by these options: `--K 0` for `K = 0`."""
+
+    def named(field: re.Match[str]) -> str:
+        return f"--{_dashed(field[1])} " if field[1] in names else field[0]
+
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(re.sub(r"\b(\w+) ?= ?", named, str(error))) from None
 
 
 def _dashed(name: str) -> str:

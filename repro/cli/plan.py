@@ -9,7 +9,7 @@ from typing import Annotated, Generic, NamedTuple, TypeVar
 import tyro
 
 from repro.cli import doctor
-from repro.cli.options import parse
+from repro.cli.options import named_by_flags, parse
 from repro.harness import catalog, machine
 from repro.harness.catalog import Source
 from repro.harness.plan import Plan, make
@@ -50,20 +50,24 @@ class Request(NamedTuple, Generic[P]):
     def plans(self) -> list[Plan]:
         """What is left to measure of each experiment on this machine."""
         options, devices = self.options, machine.detect(self.scale)
-        return [
-            make(
-                each.build(self.scale),
-                self.scale,
-                devices,
-                options.results,
-                options.only,
-                options.rounds,
-                force=options.force,
-                accumulate=each.accumulate,
-                command=each.command,
+        plans = []
+        for each in self.chosen:
+            with named_by_flags({parameter.name for parameter in each.parameters}):
+                experiment = each.build(self.scale)
+            plans.append(
+                make(
+                    experiment,
+                    self.scale,
+                    devices,
+                    options.results,
+                    options.only,
+                    options.rounds,
+                    force=options.force,
+                    accumulate=each.accumulate,
+                    command=each.command,
+                )
             )
-            for each in self.chosen
-        ]
+        return plans
 
 
 def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from repro.cli import largest
 from repro.cli.answers import print_answer, same
 from repro.cli.largest import cut_text
-from repro.cli.options import parse
+from repro.cli.options import named_by_flags, parse
 from repro.cli.source import Chosen, PredictOptions, chosen, this_machine
 from repro.costs.units import parse_bytes
 from repro.harness import catalog
@@ -193,17 +193,18 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     default = [M for M in (1, 4, 32) if options.N % (options.D * M) == 0] or [1]
     Ms = list(dict.fromkeys(options.M or _counts(options))) or default
     _check_cut(options, len(of.model.layers))
-    specs = sweep(
-        model=of.model.name,
-        model_args=of.model_args,
-        fidelity="simulated",
-        profile=of.profile,
-        **same(options, "N", "D", "schedule", "stages_per_rank", "checkpoint", "optimizer"),
-        K=[*dict.fromkeys((1, *options.K))],
-        M=Ms,
-    )
-    for spec in specs:
-        spec.check_depth(len(of.model.layers))
+    with named_by_flags(_TAKES["with --K"] | _OF_ALL):
+        specs = sweep(
+            model=of.model.name,
+            model_args=of.model_args,
+            fidelity="simulated",
+            profile=of.profile,
+            **same(options, "N", "D", "schedule", "stages_per_rank", "checkpoint", "optimizer"),
+            K=[*dict.fromkeys((1, *options.K))],
+            M=Ms,
+        )
+        for spec in specs:
+            spec.check_depth(len(of.model.layers))
     steps = {
         (spec.K, spec.M): predict(spec, of.source, options.cut if spec.K > 1 else ())
         for spec in specs

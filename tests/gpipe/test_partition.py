@@ -159,6 +159,15 @@ def test_parameters_are_counted_without_memory():
     layers = [million, nn.ReLU, lambda: nn.Linear(2, 3), nn.ReLU()]
     cut = choose(layers, PipelineConfig(2, 2), no_measurement)
     assert cut == Cut((2, 2), "by parameters (smallest-largest)", (1e12, 9), "parameters")
-    assert choose([nn.ReLU], PipelineConfig(1, 2, balance="time"), no_measurement)
     words = "by parameters (smallest-largest): 1e+12, 9 parameters, predicted imbalance 100.0%"
     assert str(cut) == f"2+2 layers {words}"
+
+
+def test_time_counts_what_is_sent():
+    """2+1 would be even without the ten bytes behind layer 1."""
+    profile = Profile((1.0, 2.0, 3.0), (0.0,) * 3, (2.0, 4.0, 6.0), (1, 10), (0, 0))
+    link = LinkSpeed(latency=0.5, bytes_per_second=1.0, overlap=False)
+    cost = profile.cost(link, recompute=False)
+    cut = choose([nn.ReLU] * 3, PipelineConfig(2, 2, balance="time"), lambda: cost)
+    assert choose([nn.ReLU], PipelineConfig(1, 2, balance="time"), no_measurement)
+    assert (cut.counts, cut.costs) == ((1, 2), (4.5, 15.0))
