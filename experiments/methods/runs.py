@@ -22,7 +22,7 @@ ABOUT = read_about(__file__)
 WORK = ("transformer", "amoebanet-d")  # groups of the methods on one model each
 SCHEDULES, TRAFFIC, TRAFFIC_AT_PAPER_SIZE = "schedules", "traffic", "traffic-paper-size"
 
-ON_TWO = ("naive", "gpipe", "1f1b", "interleaved", "pipedream", "data", "fully-sharded")
+ON_TWO = ("naive", "gpipe", "1f1b", "interleaved", "zb", "pipedream", "data", "fully-sharded")
 # What divides layers: the matrices of a Transformer, or convolutions.
 DIVIDED = {"transformer": ("tensor",), "amoebanet-d": ("channels", "rows")}
 # Each layer waits for messages of its own; on two CPU cores a step takes up to ten times as long.
@@ -52,7 +52,7 @@ SIZES: dict[Scale, Sizes] = {
 K, SIMULATED_M, LAYERS = 8, 16, 16
 LAYER_S = 0.005  # of F; B takes twice as long
 PIPELINES = {name: fields_of(name, K) for name in ("naive", "gpipe", "1f1b", "interleaved")}
-# ZB-H1, with backwards split in two: only simulated, so it is no method that a sweep measures.
+# ZB-H1, whose idle time has a formula.
 PIPELINES["zero-bubble"] = {"K": K, "schedule": "zb-h1", "checkpoint": "never"}
 _COUNTED: dict[str, Any] = {"task": "traffic", "fidelity": "counted", "trace": False}
 _COUNTED |= {"balance": "flops", "checkpoint": "never"}

@@ -11,13 +11,13 @@ from repro.harness.spec import (
     PLAIN,
     BalanceRule,
     Checkpoint,
-    Executed,
     Experiment,
     Group,
     Optimizer,
     Partitioner,
     RunSpec,
     Scale,
+    ScheduleName,
     slug,
     sweep,
 )
@@ -34,7 +34,7 @@ def experiment(
     method: tuple[str, ...] = (),
     model_args: dict[str, Any] | None = None,
     checkpoint: Checkpoint = "always",
-    schedule: Executed = "gpipe",
+    schedule: ScheduleName = "gpipe",
     stages_per_rank: int | None = None,
     balance: BalanceRule | tuple[int, ...] = "time",
     partitioner: Partitioner | None = None,
@@ -60,7 +60,7 @@ def experiment(
         N: mini-batch, the same for every run.
         D: replicas of the pipeline, which share the mini-batch.
         method: names of methods that use the devices, each with its own schedule: single, naive,
-            gpipe, gpipe-x-data, 1f1b, interleaved, pipedream, data, fully-sharded, zero2,
+            gpipe, gpipe-x-data, 1f1b, interleaved, zb, pipedream, data, fully-sharded, zero2,
             zero1, gpipe-x-zero1, tensor, channels, rows. See repro.methods.named.
         model_args: arguments of the model, such as L=3 D=16 image=64. Without any, AmoebaNet, the
             Transformer and timm's models are small at scale smoke and laptop, and of their

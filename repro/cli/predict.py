@@ -11,6 +11,7 @@ from repro.cli.largest import cut_text
 from repro.cli.options import named_by_flags, parse
 from repro.cli.source import Chosen, PredictOptions, chosen, this_machine
 from repro.costs.units import parse_bytes
+from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.harness import catalog
 from repro.harness.sizes import in_blocks
 from repro.harness.spec import PLAIN, RunSpec, assigned, sweep
@@ -133,6 +134,7 @@ def main(arguments: list[str]) -> int:
         # The steps of layers that wait are no guide to training.
         "answer": None if of.waits else found.answer(),
     }
+    is_split = any(SCHEDULES[plan.spec.schedule].split for plan in found.plans)
     terminal = {
         "model": f"{of.model.name} ({assigned(of.model_args) or 'its defaults'}), N={options.N}, "
         f"optimizer {options.optimizer}",
@@ -140,7 +142,7 @@ def main(arguments: list[str]) -> int:
         "memory": memory and f"{size(memory)} of each device",
         "plans": [_cells(row, of.model.unit) for row in (fields["plain"], *fields["plans"])],
         "range": None if of.waits else of.source.range_text,
-        "assumed": "I and W take half of a backward each" if options.schedule == "zb-h1" else None,
+        "assumed": "I and W take half of a backward each" if is_split else None,
         "answer": fields["answer"],
         "measure it": None if of.waits or options.K else _sweep(found.best),
     }

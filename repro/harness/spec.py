@@ -18,7 +18,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import SCHEDULES, Checkpoint, check_kind, make_schedule
+from repro.gpipe.schedule.kinds import Checkpoint, check_kind, make_schedule
 from repro.harness.schema import Printable
 from repro.io.explain import Frozen
 from repro.io.redact import home_to_tilde, tilde_to_home
@@ -28,9 +28,8 @@ from repro.simulate.stage_costs import Link
 
 # From small to large; "overnight" is of trainings.
 Scale = Literal["smoke", "laptop", "overnight", "gpu", "node", "paper"]
-# The order of a pipeline's work that is executed; another one is only simulated.
-Executed = Literal["gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b"]
-ScheduleName = Literal[Executed, "zb-h1"]
+# The order of a pipeline's work.
+ScheduleName = Literal["gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b", "zb-h1", "zb"]
 BalanceRule = Literal["time", "flops", "parameters", "uniform"]
 Partitioner = Literal["minimum-variance", "cumulative-share"]
 Optimizer = Literal["sgd", "rmsprop", "rmsprop-momentum", "adam"]
@@ -209,8 +208,6 @@ class RunSpec(Frozen):
     @model_validator(mode="after")
     def _check_schedule_and_library(self) -> "RunSpec":
         check_kind(self.schedule, self.checkpoint, self.stages_per_rank or 1)
-        if not SCHEDULES[self.schedule].executed:
-            self._require("schedule", {"fidelity": ("simulated",)})
         self._require("library", LIBRARIES[self.library][1])
         alike = self.modelled or self.task in ("check", "traffic") or self.library in ALIKE
         count = self.M * self.D

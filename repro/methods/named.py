@@ -25,6 +25,8 @@ METHODS: dict[str, tuple[tuple[str, ...], Fields]] = {
     # PipeDream-flush: a backward as soon as it can be.
     "1f1b": (("K",), {"schedule": "1f1b"}),
     "interleaved": (("K",), {"schedule": "interleaved-1f1b", "stages_per_rank": 2}),
+    # Backwards in two parts, of which one fills waits; a stage does what is ready.
+    "zb": (("K",), {"schedule": "zb"}),
     # Asynchronous 1F1B: every micro-batch updates, weights are stashed.
     "pipedream": (("K",), {"library": "pipedream"}),
     # Replicas of the whole model, gradients all-reduced (DistributedDataParallel).

@@ -21,6 +21,25 @@ from repro.models.model import Model
 Seconds = Annotated[float, Interval(ge=0)]
 
 
+class _Weight:
+    """The part of B for the gradient of a weight, which a schedule may split off for W."""
+
+    def __init__(self, shape: torch.Size, seconds: float) -> None:
+        self.shape, self.seconds = shape, seconds
+        self.is_left = False
+
+    def leave(self) -> Callable[[Tensor], list[Tensor]]:
+        """Leave it to W, which calls what is returned; see `repro.gpipe.core.split`."""
+        self.is_left = True
+        return self.wait
+
+    def wait(self, gradient: Tensor) -> list[Tensor]:
+        deadline = _Wait.waits.after(self.seconds)
+        nothing = gradient.new_zeros(self.shape)
+        _Wait.waits.until(deadline)
+        return [nothing]
+
+
 class _Wait(Function):
     """Returns x after a given time, and its gradient in B; zeros if the width changes.
 
@@ -31,27 +50,29 @@ class _Wait(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, elements: int, forward_s: float, backward_s: float
+        ctx: Any, x: Tensor, weight: Tensor, elements: int, seconds: tuple[float, float, float]
     ) -> Tensor:
+        forward_s, ctx.backward_s, weight_s = seconds
         deadline = _Wait.waits.after(forward_s)
-        ctx.backward_s = backward_s
+        ctx.weight = _Weight(weight.shape, weight_s)
+        ctx.leave_weight = ctx.weight.leave
         # Layers that compute save their input, and some libraries recompute when it is read.
         ctx.save_for_backward(x)
-        ctx.weight = weight.shape
         output = x.view_as(x) if x.shape[1] == elements else x.new_zeros(len(x), elements)
         _Wait.waits.until(deadline)
         return output
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (x,) = ctx.saved_tensors  # a recomputation happens now, before B's time begins
-        deadline = _Wait.waits.after(ctx.backward_s)
+        left_s = ctx.weight.seconds if ctx.weight.is_left else 0.0
+        deadline = _Wait.waits.after(ctx.backward_s - left_s)
         (gradient,) = gradients
         # A view, since autograd would copy the gradient itself, which would lengthen B.
         returned = gradient.view_as(x) if gradient.shape == x.shape else gradient.new_zeros(x.shape)
-        nothing = gradient.new_zeros(ctx.weight)
+        nothing = gradient.new_zeros(ctx.weight.shape)
         _Wait.waits.until(deadline)
-        return returned, nothing, None, None, None
+        return returned, nothing, None, None
 
 
 class TimedLayer(nn.Module):
@@ -78,7 +99,8 @@ class TimedLayer(nn.Module):
         vars(self.weight)["update_s"] = update_s
 
     def forward(self, x: Tensor) -> Tensor:
-        return _Wait.apply(x, self.weight, self.elements, self.forward_s, self.backward_s)
+        seconds = self.forward_s, self.backward_s, self.weight_s
+        return _Wait.apply(x, self.weight, self.elements, seconds)
 
 
 class TimedSGD(torch.optim.SGD):
@@ -107,7 +129,7 @@ def timed(
     Every argument but L is one number for all layers, or a list of L numbers: seconds of F (and R)
     and of B of one micro-batch of any size, float32 numbers per example in the output of a layer,
     and seconds of the layer's update by `TimedSGD`. `weight_s` is the part of B for the weights'
-    gradients, which a simulated schedule that splits B needs; by default it is half of B. The
+    gradients, for a schedule that splits B; by default it is half of B. The
     inputs of the model are as wide as the output of the first layer. Replicas sum the gradients of
     the parameters.
     """

@@ -17,7 +17,6 @@ from repro.gpipe.comm import shm
 from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES
 
 ORDER = "interleaved-1f1b"
-EXECUTED = [name for name, kind in SCHEDULES.items() if kind.executed]
 SLOW = LinkSpeed(1e-3, 1e7), LinkSpeed(1e-3, 1e7, overlap=False)
 
 
@@ -39,11 +38,13 @@ EVERY_WAY = [
         name,
         stages_per_rank=2 if SCHEDULES[name].interleaved else 1,
     )
-    for name in EXECUTED
+    for name in SCHEDULES
     for checkpoint in CHECKPOINTS
+    if checkpoint != "except_last" or not SCHEDULES[name].ready
 ]
+SCHEDULED = [*EVERY_WAY]
 EVERY_WAY += [
-    config(3, c, name, micro_batches=1) for name, c in zip(EXECUTED, CHECKPOINTS, strict=False)
+    config(3, c, name, micro_batches=1) for name, c in zip(SCHEDULES, CHECKPOINTS, strict=False)
 ]
 EVERY_WAY += [
     config(3, checkpoint, name, transport=transport)
@@ -59,12 +60,15 @@ EVERY_WAY += [
 EVERY_WAY += [
     config(2, "always", ORDER, stages_per_rank=2, transport="gloo"),
     config(1, "always", ORDER, stages_per_rank=3),
+    config(3, "never", "zb", transport="gloo"),
 ]
 REPLICAS = [config(2, replicas=2, micro_batches=2), config(1, replicas=2, micro_batches=2)]
 REPLICAS += [config(1, "never", ORDER, stages_per_rank=2, replicas=2, micro_batches=2)]
+REPLICAS += [config(2, "never", "zb", replicas=2, micro_batches=2)]
 
 # Fewer for the many models: more cuts with the schedules' recompute in turn.
 SOME = [config(2), config(3, "except_last"), config(4, "never"), config(2, "always", "1f1b")]
+SPLIT = [config(2, "never", "zb-h1"), config(3, "always", "zb-h1"), config(4, "never", "zb")]
 INTERLEAVED = [
     config(2, "always", ORDER, stages_per_rank=2),
     config(1, "never", ORDER, stages_per_rank=2),
@@ -73,22 +77,19 @@ CUTS = [config(2), config(3), config(3, "never")]
 LOOPS = "clipped", "clipped by the largest", "scaled"
 # What is trained in one launch.
 GROUPS = {
-    "every way": {
-        "nested": EVERY_WAY + REPLICAS[:1],
-        "noisy": EVERY_WAY[: len(EXECUTED) * len(CHECKPOINTS)] + REPLICAS,
-    },
-    "amoebanet-d": {"amoebanet-d": SOME[:3]},
-    "transformer": {"transformer": SOME + INTERLEAVED[:1]},
+    "every way": {"nested": EVERY_WAY + REPLICAS[:1], "noisy": SCHEDULED + REPLICAS},
+    "amoebanet-d": {"amoebanet-d": SOME[:3] + SPLIT[:1]},
+    "transformer": {"transformer": SOME + SPLIT + INTERLEAVED[:1]},
     "layers": {
-        **dict.fromkeys(("drawing", "changing"), SOME + INTERLEAVED),
-        "strided": SOME[:1],
-        "cast": SOME[:3],
+        **dict.fromkeys(("drawing", "changing"), SOME + SPLIT + INTERLEAVED),
+        "strided": SOME[:1] + SPLIT[:1],
+        "cast": SOME[:3] + SPLIT[:1],
         "tokens": [*SOME[:1], config(3, "never"), config(3), *REPLICAS],
         **dict.fromkeys(("branches", "accumulated"), REPLICAS),
-        "norms": [*SOME[:3], *REPLICAS],
+        "norms": [*SOME[:3], *SPLIT, *REPLICAS],
         "counting loss": [*SOME[:1], config(2, "never")],
     },
-    "loops": {name: [*CUTS, *REPLICAS[:2]] for name in LOOPS},
+    "loops": {name: [*CUTS, *SPLIT[:1], *REPLICAS[:2]] for name in LOOPS},
     "crossings": dict.fromkeys(CROSSINGS, CUTS),
     # What a replica's forwards change is not what the whole batch's do.
     "replaced": {name: SOME[:1] + REPLICAS[:2] * (name != "buffer") for name in REPLACED},

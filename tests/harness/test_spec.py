@@ -56,8 +56,6 @@ EMULATED = {"profile": "v100", "fidelity": "emulated"}
         ({"fidelity": "simulated", "memory": 9}, ["memory = 9: it needs a profile"]),
         # What a schedule, a library, a profile or a sharded optimizer allows.
         ({"schedule": "interleaved-1f1b"}, ["stages_per_rank=1: must be at least 2"]),
-        ({"schedule": "zb-h1"}, ["checkpoint='always': must be 'never'"]),
-        ({"schedule": "zb-h1", "checkpoint": "never"}, ["schedule = 'zb-h1': allowed is 'simulat"]),
         ({"library": "torch"}, ["trace = True with library = 'torch': allowed is False; set that"]),
         ({"library": "tensor", "trace": False, "K": 1}, ["tensor_parallel = None", "2 to 1024"]),
         ({**DEEPSPEED, "M": 3}, ["N = 8, M = 3", "library = 'deepspeed'", "one size", "N=6"]),

@@ -30,8 +30,6 @@ def cases() -> list[dict[str, Any]]:
     for name, (K, M), checkpoint in product(
         module.SCHEDULES, [*product((1, 2, 4, 7), (1, 4, 5, 17)), LARGEST], CHECKPOINTS
     ):
-        if SCHEDULES[name].split and checkpoint != "never":
-            continue
         for v in (2, 3) if SCHEDULES[name].interleaved else (1,):
             F, R, B = next(durations)
             settings = {"schedule": name, "K": K, "M": M, "checkpoint": checkpoint, "v": v}

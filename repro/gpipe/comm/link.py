@@ -24,7 +24,12 @@ class Link:
 
     A message brings its form along where that is not the form of the last message with the same
     key. Both ends remember those.
+
+    Attributes:
+        looks: whether the receiving end has `has_arrived`.
     """
+
+    looks = False
 
     def __init__(self) -> None:
         self._forms: dict[Hashable, Form] = {}
@@ -41,6 +46,10 @@ class Link:
 
     def irecv(self, key: Hashable) -> Callable[[], Message]:
         """Start to receive; call the result to wait for the message, on this rank's device."""
+        raise NotImplementedError
+
+    def has_arrived(self) -> bool:
+        """Whether the next message is here, or an error that its receiver will raise."""
         raise NotImplementedError
 
     def flush(self) -> None:

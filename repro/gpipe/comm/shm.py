@@ -16,6 +16,7 @@ import secrets
 import socket
 import struct
 import sys
+import time
 import weakref
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -164,6 +165,8 @@ class Sender(Link):
 class Receiver(Link):
     """The receiving end; it listens at `address` until `accept`. `peer` is the sender's rank."""
 
+    looks = True
+
     def __init__(self, peer: int) -> None:
         super().__init__()
         self._peer = peer
@@ -191,6 +194,15 @@ class Receiver(Link):
     def irecv(self, key: Hashable) -> Callable[[], Message]:
         """Nothing is posted: the next message already lies in memory when it is waited for."""
         return partial(self.receive, key)
+
+    def has_arrived(self) -> bool:
+        """Look at the next notification; at the end of the connection it is empty."""
+        try:
+            with reaching(self._peer):
+                note = self._socket.recv(_NOTE.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return not note or _NOTE.unpack(note)[3] <= time.perf_counter()
 
     def receive(self, key: Hashable) -> Message:
         """Wait for the next message."""

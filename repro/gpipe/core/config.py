@@ -8,7 +8,7 @@ from repro.gpipe.errors import check_counts
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import check
 
 
@@ -55,11 +55,6 @@ class PipelineConfig:
 
     def schedule_to_execute(self) -> Schedule:
         """The schedule, if it can be executed."""
-        if self.schedule in SCHEDULES and not SCHEDULES[self.schedule].executed:
-            raise ValueError(
-                f"schedule={self.schedule!r}: can be drawn and simulated, but is not executed yet, "
-                "since a process runs each backward as one action; try '1f1b'"
-            )
         schedule = self.make_schedule()
         check(schedule)
         return schedule

@@ -1,7 +1,9 @@
 """Executes a schedule: does one action after the other, as the schedule lists them."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,15 +20,19 @@ from repro.gpipe.core.recorder import Recorder
 from repro.gpipe.core.replicas import Replicas
 from repro.gpipe.core.run_layers import LayerRunner
 from repro.gpipe.core.scaler import GradScaler
+from repro.gpipe.core.split import leaves
 from repro.gpipe.core.stage import Stage
 from repro.gpipe.core.step import UNLIKE, Step
 from repro.gpipe.errors import NonFiniteError, RefusedError
 from repro.gpipe.exact.guard import Finding, Guards, Outcome
+from repro.gpipe.runtime.clock import wait_until
 from repro.gpipe.runtime.health import begin_step, report_errors_to_all
-from repro.gpipe.runtime.status import status
-from repro.gpipe.schedule.actions import Action, Program, Schedule
+from repro.gpipe.runtime.status import status, waiting
+from repro.gpipe.schedule.actions import Action, Schedule, Work
+from repro.gpipe.schedule.program import Program
 from repro.gpipe.tree import Tree, flatten, map_leaves
 
+_MOMENT = 5e-5  # seconds between two looks at the messages
 _MOST_ATTEMPTS = 8  # of one step; a guard learns each thing once
 
 
@@ -62,8 +68,11 @@ class Engine:
         self.metrics: Metrics = {}
         self.check = LossCheck(runner.device) if check_loss else None
         self._stages, self._guards, self._foreign = stages, guards, foreign
+        self._needs = schedule.needs
         self._last_stage, self._micro_batches = schedule.stages - 1, schedule.micro_batches
         # Of a training step, and of an evaluation.
+        if not all(link.looks for link in links.incoming.values()):
+            schedule = replace(schedule, limit=None)  # its order with works of equal lengths
         both = schedule, schedule.forward_only()
         self._programs = [Program.of(each, links.wire.rank) for each in both]
         self._input_forms, self._gradient_forms = Forms(), Forms()
@@ -71,6 +80,8 @@ class Engine:
             "F": self._forward,
             "R": self._recompute,
             "B": self._backward,
+            "I": self._backward,
+            "W": self._weights,
             "Send": self._send,
             "Recv": self._receive,
             "U": lambda _: None,  # once all ranks have voted
@@ -219,20 +230,33 @@ class Engine:
     # The actions.
 
     def _do_actions(self) -> None:
-        for action in self._program.actions:
+        for action in self._program.run(self._is_here, self._wait_for_one):
             status.action = action
             self._do[action.kind](action)
+
+    def _is_here(self, work: Work) -> bool:
+        """Whether some work need not wait for a message."""
+        kind, stage, _ = work
+        of = "F" if kind == "F" else "B"
+        return self._needs(kind, stage) is None or self.links.incoming[of].has_arrived()
+
+    def _wait_for_one(self, works: Sequence[Work]) -> None:
+        """Wait until a message is here that one of these needs."""
+        with waiting(self.wire.world_rank(self.wire.rank + 1), 0):
+            while not any(map(self._is_here, works)):
+                wait_until(time.perf_counter() + _MOMENT)
 
     def _receive(self, action: Action) -> None:
         if action == self._program.waits and self.replicas is None:
             self._prepare_vote()
-        self.current.messages[action.producer] = self._inboxes[action.of].take(action.cell)
+        of = "F" if action.of == "F" else "B"
+        self.current.messages[action.producer] = self._inboxes[of].take(action.cell)
 
     def _send(self, action: Action) -> None:
         stage, i = action.cell
         message = self.current.messages.pop((action.of, stage, i))
-        receiver = stage + 1 if action.of == "F" else stage - 1
-        self.links.send(action.of, message, (self.current.evaluate, (receiver, i)))
+        of, receiver = ("F", stage + 1) if action.of == "F" else ("B", stage - 1)
+        self.links.send(of, message, (self.current.evaluate, (receiver, i)))
 
     def _forward(self, action: Action) -> None:
         (j, i), step = action.cell, self.current
@@ -265,28 +289,37 @@ class Engine:
             self.current.losses[i] = loss
 
     def _backward(self, action: Action) -> None:
-        (j, i), step = action.cell, self.current
+        """B, or I."""
+        (j, i), kind, step = action.cell, action.kind, self.current
         gradients: list[Tensor | None] = []  # of the outputs, or of the loss
         if j < self._last_stage:
-            gradients = step.messages.pop(("B", j + 1, i)).tree
+            gradients = step.messages.pop((kind, j + 1, i)).tree
         elif step.scaler is not None:
             gradients = [step.scaler.gradient_of(step.losses[i])]
         else:
             gradients = [torch.ones_like(step.losses[i])]
-        if self.replicas is not None and action == self._program.last_backward:
-            others = [other for other in self._stages if other != j]
-            self.replicas.last_backward(
-                parameter for other in others for parameter in self.layers.parameters_of(other)
-            )
+        self._before_backward(action, self.layers.parameters_of(j))
         started = self.recorder.now()
-        made = self._stages[j].backward(i, gradients)
-        self.recorder.span("B", j, i, started)
+        made = self._stages[j].backward(i, gradients, weights_later=kind == "I")
+        self.recorder.span(kind, j, i, started)
         if j > 0:
             # None where the loss does not depend on an input, as without a boundary: optimizers
             # treat None and zeros differently.
-            step.messages["B", j, i] = self._gradient_forms.message(action.cell, *flatten(made))
+            step.messages[kind, j, i] = self._gradient_forms.message(action.cell, *flatten(made))
         else:
             step.input_gradients[i] = made
+
+    def _weights(self, action: Action) -> None:
+        (j, i), stage = action.cell, self._stages[action.stage]
+        self._before_backward(action, leaves(stage.later.get(i, [])))
+        started = self.recorder.now()
+        stage.backward_to_weights(i)
+        self.recorder.span("W", j, i, started)
+
+    def _before_backward(self, action: Action, added: Iterable[nn.Parameter]) -> None:
+        """Before B, I or W, which adds to the gradients of these parameters."""
+        if self.replicas is not None and action == self._program.last_backward:
+            self.replicas.last_backward(final=set(self.layers.parameters).difference(added))
 
     # How a training step ends: the ranks vote whether it counts.
 

@@ -56,7 +56,8 @@ class Pipeline:
             paper's) or "cumulative-share" (Lingvo's).
         checkpoint: recompute activations "always" (the paper), "never", or "except_last": not where
             B directly follows F, as in GPipe's last micro-batch.
-        schedule: "gpipe", "gpipe-late", "1f1b", "naive" or "interleaved-1f1b".
+        schedule: "gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b", or with backwards
+            in two parts "zb-h1" or "zb", where each stage does what is ready.
         transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
             gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each rank has its own, and
             otherwise, or with "gloo", pinned host memory.

@@ -2,20 +2,22 @@
 
 F runs the layers on a micro-batch and keeps only what entered the stage. R runs them once more to
 have the graph. B differentiates, adds to the parameters' gradients, and returns the gradients of
-the inputs for the stage before. Where no R follows, F keeps its graph.
+the inputs for the stage before. Where no R follows, F keeps its graph. A schedule may have B in two
+parts, I and W, see `split`.
 
 Everything else that training with the same bits for every K needs is a guard (`exact/`), or in how
 layers are run one after the other (`run_layers`).
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from repro.gpipe.comm.message import Forms, Message
+from repro.gpipe.core import split
 from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.run_layers import LayerRunner
 from repro.gpipe.exact.guard import Guards, Known, Pass
@@ -31,6 +33,7 @@ class Stage:
 
     Attributes:
         kept: of each micro-batch between F and B: its inputs, and its graph where there is one.
+        later: of each micro-batch between I and W: what W does.
         loss: follows the last layer if this is the model's last stage.
         whole: whether each micro-batch is the whole mini-batch of all replicas.
     """
@@ -40,6 +43,7 @@ class Stage:
     ) -> None:
         self.index, self.whole = index, whole
         self.kept: dict[int, Pass] = {}
+        self.later: dict[int, split.Later] = {}
         self.loss: Loss | None = None
         self._rank, self._runner, self._guards = rank, runner, guards
         self._forms = Forms()
@@ -48,13 +52,14 @@ class Stage:
 
     def begin_step(self) -> None:
         """Before the first action of a step."""
-        if self.kept or len(self._known) > _MOST_FORMS:
+        if self.kept or self.later or len(self._known) > _MOST_FORMS:
             self.forget()
 
     def forget(self) -> None:
         """After a step that failed, which has shown nothing."""
         self._known.clear()
         self.kept.clear()
+        self.later.clear()
 
     def forward(self, i: int, inputs: Message, *, recompute: bool) -> Message | Tensor | None:
         """F: the message for the next stage, or the micro-batch's share of the loss.
@@ -85,11 +90,14 @@ class Stage:
         kept.free(graph=False)
         return None if kept.loss is None else kept.loss.detach()
 
-    def backward(self, i: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def backward(
+        self, i: int, gradients: Sequence[Tensor | None], *, weights_later: bool = False
+    ) -> list[Tensor | None]:
         """B: add to the parameters' gradients, and return those of the inputs that require one.
 
         There is a gradient for each output that required one in F, or one for the loss. It is None
-        where the loss does not depend on the output.
+        where the loss does not depend on the output. With `weights_later` this is I, which leaves
+        gradients of parameters to W.
         """
         kept = self.kept.pop(i)
         if kept.loss is not None:
@@ -101,23 +109,39 @@ class Stage:
         pairs = [(t, g) for t, g in both if t.requires_grad and g is not None]
         if pairs:
             roots, their_gradients = zip(*pairs, strict=True)
-            before = versions(self._rank.parameters)
-            try:
-                torch.autograd.backward(roots, their_gradients)
-            except RuntimeError as error:
-                if "modified by an inplace operation" in str(error) and not kept.recomputed:
-                    error.add_note(
-                        "(other micro-batches run forward before this backward, and a layer wrote "
-                        "in place to what it needs; checkpoint='always' runs it again just before)"
-                    )
-                raise
-            if not self.whole and versions(self._rank.parameters) != before:
-                raise ValueError(
-                    "a hook changed parameters before the gradient of the mini-batch was complete, "
-                    "as an optimizer does that steps in register_post_accumulate_grad_hook; give "
-                    "train_step the optimizer, or take micro_batches=1 and replicas=1"
-                )
+            with self._parameters_unchanged():
+                try:
+                    if weights_later:
+                        later = split.backward_to_inputs(roots, their_gradients, kept.leaves)
+                        self.later[i] = later
+                    else:
+                        torch.autograd.backward(roots, their_gradients)
+                except RuntimeError as error:
+                    if "modified by an inplace operation" in str(error) and not kept.recomputed:
+                        error.add_note(
+                            "(other micro-batches run forward before this backward, and a layer "
+                            "wrote in place to what it needs; checkpoint='always' runs it again "
+                            "just before)"
+                        )
+                    raise
         return [leaf.grad for leaf in kept.leaves if leaf.requires_grad]
+
+    def backward_to_weights(self, i: int) -> None:
+        """W: add to those gradients of the parameters that I has left out."""
+        with self._parameters_unchanged():
+            split.backward_to_weights(self.later.pop(i, []))
+
+    @contextmanager
+    def _parameters_unchanged(self) -> Iterator[None]:
+        """Wrap a backward: raise a ValueError if a hook in it updates."""
+        before = versions(self._rank.parameters)
+        yield
+        if not self.whole and versions(self._rank.parameters) != before:
+            raise ValueError(
+                "a hook changed parameters before the gradient of the mini-batch was complete, "
+                "as an optimizer does that steps in register_post_accumulate_grad_hook; give "
+                "train_step the optimizer, or take micro_batches=1 and replicas=1"
+            )
 
     def evaluate(self, i: int, inputs: Message) -> Message:
         """Outputs without gradients; keeps nothing and computes no loss."""

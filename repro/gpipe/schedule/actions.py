@@ -6,7 +6,7 @@ of these learn from it which messages the work needs and sends. Sources: Figure 
 2.3 of arXiv:1811.06965v5.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -85,8 +85,10 @@ class Schedule:
         stages: how many there are, which is K if each rank holds one.
         micro_batches: M.
         checkpoint: which micro-batches are recomputed.
-        orders: for each rank F, R and B, or F, I and W, in order.
+        orders: for each rank F, R and B, or F, R, I and W, in order.
         late: whether a gradient is received before R of its micro-batch, where there is one.
+        limit: if given, a rank does what is ready, and keeps at most so many micro-batches from F
+            to W, see `ready`. Then `orders` is the order with works of equal lengths.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Schedule:
     checkpoint: str
     orders: Sequence[Sequence[Work]]
     late: bool = False
+    limit: int | None = None
 
     @property
     def stages_per_rank(self) -> int:
@@ -129,69 +132,33 @@ class Schedule:
         return tuple(map(self.actions, range(len(self.orders))))
 
     def actions(self, rank: int) -> tuple[Action, ...]:
-        """The work of a rank in order, with its messages; a rank that trains updates at the end.
+        """The work of a rank in order, with its messages."""
+        return tuple(self.with_messages(rank, self.orders[rank]))
+
+    def with_messages(self, rank: int, works: Iterable[Work]) -> Iterator[Action]:
+        """Yield work of a rank with its messages; a rank that trains updates at the end.
 
         What some work needs from another rank is received directly before it; the engine posts the
         receive earlier. What it makes for another rank is sent directly after it: a Send starts a
         message and does not wait for it.
         """
-        K, actions = len(self.orders), list[Action]()
+        K = len(self.orders)
         received: set[Producer] = set()
-        for kind, stage, i in self.orders[rank]:
+        for kind, stage, i in works:
             if needed := self.needs(kind, stage):
                 of, maker = needed
                 if (of, maker, i) not in received:
-                    actions.append(Action("Recv", rank, stage, i, of, maker % K))
+                    yield Action("Recv", rank, stage, i, of, maker % K)
                     received.add((of, maker, i))
-            actions.append(Action(kind, rank, stage, i))
+            yield Action(kind, rank, stage, i)
             receiver = self.receiver(kind, stage)
             if receiver is not None:
-                actions.append(Action("Send", rank, stage, i, kind, receiver % K))
+                yield Action("Send", rank, stage, i, kind, receiver % K)
         if any(kind in GRADIENT for order in self.orders for kind, _, _ in order):
-            actions.append(Action("U", rank, rank, -1))
-        return tuple(actions)
+            yield Action("U", rank, rank, -1)
 
     def forward_only(self) -> "Schedule":
         """The schedule of an evaluation: every F and its messages, and nothing else."""
         orders = tuple(tuple(w for w in order if w[0] == "F") for order in self.orders)
         name = f"{self.name}, forward only"
         return Schedule(name, self.stages, self.micro_batches, "never", orders)
-
-
-@dataclass(frozen=True)
-class Program:
-    """The actions of a rank, and what the engine looks up before it executes them.
-
-    Attributes:
-        actions: all, in order.
-        recomputed: what R computes again, so its F keeps no inner activations.
-        activations: what needs activations from another rank, in the order of receiving.
-        gradients: what needs gradients from another rank, in the order of receiving.
-        waits: the first receive of a gradient behind the last F: what needs only the forwards can
-            be done in front of it.
-        last_backward: the action after which the gradients of this rank are final.
-    """
-
-    actions: tuple[Action, ...]
-    recomputed: frozenset[Cell]
-    activations: list[Cell]
-    gradients: list[Cell]
-    waits: Action | None
-    last_backward: Action | None
-
-    @classmethod
-    def of(cls, schedule: Schedule, rank: int) -> "Program":
-        """The program of one rank."""
-        actions = schedule.actions(rank)
-        receives = [a for a in actions if a.kind == "Recv"]
-        backwards = [a for a in actions if a.kind == "B"]
-        last_forward = max(n for n, a in enumerate(actions) if a.kind == "F")
-        late = [a for a in actions[last_forward:] if a.kind == "Recv" and a.of == "B"]
-        return cls(
-            actions,
-            recomputed=frozenset(a.cell for a in actions if a.kind == "R"),
-            activations=[a.cell for a in receives if a.of == "F"],
-            gradients=[a.cell for a in receives if a.of == "B"],
-            waits=late[0] if late else None,
-            last_backward=backwards[-1] if backwards else None,
-        )

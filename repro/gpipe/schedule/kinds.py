@@ -1,8 +1,7 @@
 """The kinds of schedules: (kind, K, M, checkpoint) -> a schedule.
 
 A kind only orders F and B of each rank, or F, I and W. `_with_recompute` inserts R, so that every
-kind with a whole backward has every checkpoint mode, and `Schedule.actions` inserts the messages
-and the update.
+kind has every checkpoint mode, and `Schedule.actions` inserts the messages and the update.
 """
 
 from collections.abc import Callable
@@ -11,10 +10,14 @@ from typing import Literal, NamedTuple, get_args
 
 from repro.gpipe.errors import check_counts, one_of
 from repro.gpipe.schedule import collector
-from repro.gpipe.schedule.actions import Schedule, Work
+from repro.gpipe.schedule.actions import GRADIENT, Schedule, Work
+from repro.gpipe.schedule.replay import replay
 
 Checkpoint = Literal["always", "except_last", "never"]
 CHECKPOINTS: tuple[str, ...] = get_args(Checkpoint)
+
+
+KEPT = 2  # micro-batches between F and W for each of K ranks, at most, if a rank does what is ready
 
 
 class Kind(NamedTuple):
@@ -26,19 +29,15 @@ class Kind(NamedTuple):
         late: whether R waits for the gradient from the next stage, as in libraries that recompute
             inside B. The paper's does not (section 2.3).
         interleaved: whether a rank holds several stages.
-        split: whether backwards are split into I and W. Such a kind has the checkpoint mode "never"
-            only.
+        split: whether backwards are split into I and W.
+        ready: whether a rank does what is ready, see `ready`. Then `order` has nothing to say.
     """
 
     order: Callable[..., list[Work]]
     late: bool = False
     interleaved: bool = False
     split: bool = False
-
-    @property
-    def executed(self) -> bool:
-        """Whether the engine executes it: with whole backwards."""
-        return not self.split
+    ready: bool = False
 
 
 def _gpipe(rank: int, ranks: int, micro_batches: int) -> list[Work]:
@@ -125,6 +124,11 @@ def _zb_h1(rank: int, ranks: int, micro_batches: int) -> list[Work]:
     return order + [("W", rank, i) for i in range(first_left, micro_batches)]
 
 
+def _no_order(rank: int, ranks: int, micro_batches: int) -> list[Work]:
+    """Each rank does what is ready."""
+    return []
+
+
 SCHEDULES: dict[str, Kind] = {
     "gpipe": Kind(_gpipe),
     "gpipe-late": Kind(_gpipe, late=True),
@@ -132,15 +136,16 @@ SCHEDULES: dict[str, Kind] = {
     "naive": Kind(_naive, late=True),
     "interleaved-1f1b": Kind(_interleaved, interleaved=True),
     "zb-h1": Kind(_zb_h1, split=True),
+    "zb": Kind(_no_order, split=True, ready=True),
 }
 
 
 def _with_recompute(order: list[Work], checkpoint: str) -> list[Work]:
-    """Put R(i) before B(i): "always", "never", or "except_last": not where B(i) follows F(i)."""
+    """Put R(i) before B(i) or I(i): always, never, or not where that follows F(i)."""
     result: list[Work] = []
     for work in order:
         kind, stage, i = work
-        if kind == "B" and checkpoint != "never":
+        if kind in GRADIENT and checkpoint != "never":
             follows = bool(result) and result[-1] == ("F", stage, i)
             if checkpoint == "always" or not follows:
                 result.append(("R", stage, i))
@@ -153,16 +158,16 @@ def check_kind(name: str, checkpoint: str, stages_per_rank: int) -> None:
     one_of("schedule", name, SCHEDULES)
     one_of("checkpoint", checkpoint, CHECKPOINTS)
     kind = SCHEDULES[name]
+    if kind.ready and checkpoint == "except_last":
+        raise ValueError(
+            f"checkpoint='except_last': must be 'always' or 'never' for schedule={name!r}, which "
+            "has no fixed order; try 'always'"
+        )
     if kind.interleaved != (stages_per_rank > 1):
         allowed, usual = ("at least 2", 2) if kind.interleaved else ("1", 1)
         raise ValueError(
             f"stages_per_rank={stages_per_rank}: must be {allowed} for schedule={name!r}; try "
             f"stages_per_rank={usual}"
-        )
-    if kind.split and checkpoint != "never":
-        raise ValueError(
-            f"checkpoint={checkpoint!r}: must be 'never' for schedule={name!r}, whose backwards "
-            "are split; try checkpoint='never', or schedule='1f1b'"
         )
 
 
@@ -174,11 +179,11 @@ def make_schedule(
 
     Args:
         name: "gpipe" (recompute early, as in the paper), "gpipe-late" (recompute after the gradient
-            has arrived), "1f1b", "naive", "interleaved-1f1b" or "zb-h1". The last is not executed
-            yet.
+            has arrived), "1f1b", "naive", "interleaved-1f1b", "zb-h1" or "zb" (what
+            is ready).
         stages: of all ranks together, at least 1; K where each rank holds one.
         micro_batches: M, at least 1; M=1 is naive model parallelism.
-        checkpoint: "always", "except_last" or "never"; for "zb-h1" only "never".
+        checkpoint: "always", "except_last" or "never".
         stages_per_rank: 1, or at least 2 for "interleaved-1f1b"; then K is stages /
             stages_per_rank.
 
@@ -198,4 +203,6 @@ def make_schedule(
     else:
         orders = [kind.order(rank, K, micro_batches) for rank in range(K)]
     orders = [_with_recompute(order, checkpoint) for order in orders]
-    return Schedule(name, stages, micro_batches, checkpoint, orders, kind.late)
+    limit = KEPT * K if kind.ready else None
+    schedule = Schedule(name, stages, micro_batches, checkpoint, orders, kind.late, limit)
+    return replay(schedule, lambda _kind, _stage: 1.0).schedule if kind.ready else schedule

@@ -6,15 +6,17 @@ The simulator, the deadlock check, the drawings of ideal schedules and the split
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import chain, zip_longest
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.actions import GRADIENT, Action, DeadlockError, Schedule, Work
+from repro.gpipe.schedule.ready import Ready
 from repro.gpipe.schedule.timeline import Span, Timeline
 
 
@@ -92,8 +94,8 @@ def replay(
 ) -> Replayed:
     """Run every action as early as the order of its rank and the messages allow.
 
-    No rank updates before all have ended their work, since all ranks agree first that the step is
-    finite.
+    Where ranks do what is ready, the result has the orders that follow. No rank updates before all
+    have ended their work, since all ranks agree first that the step is finite.
 
     Args:
         schedule: what each rank does, in order.
@@ -105,37 +107,64 @@ def replay(
     Raises:
         DeadlockError: if some actions can never start. The message names the blocked ones.
     """
-    orders, K, M = schedule.orders, len(schedule.orders), schedule.micro_batches
-    clock = [0.0] * K
-    starts, ends = [list[float]() for _ in orders], [list[float]() for _ in orders]
-    setup_spans = []
-    for stage, seconds in enumerate(setup):
-        start = clock[stage % K]
-        clock[stage % K] += seconds
-        if seconds:
-            setup_spans.append(Span("setup", stage, -1, start, start + seconds))
+    K = len(schedule.orders)
     same = Crossing(latency=0.0 if callable(transfer) else transfer)
     crossing = transfer if callable(transfer) else lambda _kind, _stage: same
-    # (kind, stage) of what makes messages -> when that of each micro-batch arrives.
-    arrivals: dict[tuple[str, int], list[float | None]] = defaultdict(lambda: [None] * M)
-    # (from, to) -> when the next message can leave; in a list, since it changes.
-    links: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0])
+    clock = _Clock(schedule, duration, crossing)
+    setup_spans = []
+    for stage, seconds in enumerate(setup):
+        start = clock.free[stage % K]
+        clock.free[stage % K] += seconds
+        if seconds:
+            setup_spans.append(Span("setup", stage, -1, start, start + seconds))
+    if schedule.limit is None:
+        # Each rank runs until it needs a message that is not sent yet, and again when one is sent.
+        runnable = set(range(K))
+        while runnable:
+            rank = runnable.pop()
+            runnable |= clock.advance(rank, schedule.orders[rank])
+    else:
+        schedule = replace(schedule, orders=_orders_of_what_is_ready(schedule, clock))
+    _refuse_deadlock(schedule, clock.ends)
+    last = max(chain(*(end[-1:] for end in clock.ends)), default=0.0)
+    updates = [Span("U", rank, -1, last, last + s) for rank, s in enumerate(update) if s]
+    return Replayed(schedule, clock.starts, clock.ends, setup_spans, updates)
 
-    @cache
-    def facts(kind: str, stage: int) -> tuple[float, list[float | None] | None, _Sends | None]:
-        """Seconds of some work of a stage, the messages that it needs, and those that it sends."""
-        needed, receiver = schedule.needs(kind, stage), schedule.receiver(kind, stage)
-        sends = None
-        if receiver is not None:
-            link = links[stage % K, receiver % K]
-            sends = _Sends(arrivals[kind, stage], receiver % K, link, *crossing(kind, stage))
-        return duration(kind, stage), arrivals[needed] if needed else None, sends
 
-    # Each rank runs until it needs a message that is not sent yet, and again when one is sent.
-    runnable = set(range(K))
-    while runnable:
-        rank = runnable.pop()
-        now, order, start, end = clock[rank], orders[rank], starts[rank], ends[rank]
+class _Clock:
+    """When the work of each rank begins and ends, and when each rank is `free` again."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        duration: Callable[[str, int], float],
+        crossing: Callable[[str, int], Crossing],
+    ) -> None:
+        K, M = len(schedule.orders), schedule.micro_batches
+        self.free = [0.0] * K
+        self.starts = [list[float]() for _ in range(K)]
+        self.ends = [list[float]() for _ in range(K)]
+        # (kind, stage) of what makes messages -> when that of each micro-batch arrives.
+        arrivals: dict[tuple[str, int], list[float | None]] = defaultdict(lambda: [None] * M)
+        # (from, to) -> when the next message can leave; in a list, since it changes.
+        links: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0])
+
+        @cache
+        def facts(kind: str, stage: int) -> tuple[float, list[float | None] | None, _Sends | None]:
+            """Seconds of some work of a stage, the messages that it needs, and those it sends."""
+            needed, receiver = schedule.needs(kind, stage), schedule.receiver(kind, stage)
+            sends = None
+            if receiver is not None:
+                link = links[stage % K, receiver % K]
+                sends = _Sends(arrivals[kind, stage], receiver % K, link, *crossing(kind, stage))
+            return duration(kind, stage), arrivals[needed] if needed else None, sends
+
+        self._facts = facts
+
+    def advance(self, rank: int, order: Sequence[Work]) -> set[int]:
+        """Do the work of a rank until it needs a message that is not sent; returns who got some."""
+        now, start, end, facts = self.free[rank], self.starts[rank], self.ends[rank], self._facts
+        woken = set[int]()
         for at in range(len(end), len(order)):
             kind, stage, i = order[at]
             seconds, received, sends = facts(kind, stage)
@@ -152,12 +181,40 @@ def replay(
                 left = link[0] = max(now, link[0]) + occupied
                 sent[i] = left + latency
                 now = left if blocking else now
-                runnable.add(to)
-        clock[rank] = now
-    _refuse_deadlock(schedule, ends)
-    last = max(chain(*(end[-1:] for end in ends)), default=0.0)
-    updates = [Span("U", rank, -1, last, last + s) for rank, s in enumerate(update) if s]
-    return Replayed(schedule, starts, ends, setup_spans, updates)
+                woken.add(to)
+        self.free[rank] = now
+        return woken
+
+    def arrival(self, work: Work) -> float:
+        """When the message that some work needs arrives; inf if it is not sent yet."""
+        kind, stage, i = work
+        _, received, _ = self._facts(kind, stage)
+        arrival = received[i] if received else 0.0
+        return inf if arrival is None else arrival
+
+
+def _orders_of_what_is_ready(schedule: Schedule, clock: _Clock) -> list[list[Work]]:
+    """What each rank does, by the rule of `ready`; advances the clock."""
+    ranks = range(len(schedule.orders))
+    rules, orders = [Ready(schedule, rank) for rank in ranks], [list[Work]() for _ in ranks]
+    looks = {rank: clock.free[rank] for rank in ranks}  # when a rank looks what has arrived
+    # The earliest first: what arrives until then is known.
+    while looks:
+        rank = min(looks, key=looks.__getitem__)
+        now, order = looks.pop(rank), orders[rank]
+        if len(clock.ends[rank]) == len(order):
+            work = rules[rank].next(lambda work, now=now: clock.arrival(work) <= now)
+            if work is not None:
+                order.append(work)
+            else:
+                first = min(map(clock.arrival, rules[rank].awaited), default=inf)
+                looks |= {rank: first} if first < inf else {}
+        done = len(clock.ends[rank])
+        woken = clock.advance(rank, order)
+        woken |= {rank} if len(clock.ends[rank]) > done else set()
+        looks |= {each: clock.free[each] for each in woken}
+    # A rank that is not done waits for something.
+    return [[*order, *rule.awaited] for order, rule in zip(orders, rules, strict=True)]
 
 
 def _refuse_deadlock(schedule: Schedule, ends: Sequence[Sequence[float]]) -> None:
@@ -226,7 +283,8 @@ def _check_needs(schedule: Schedule, rank: int) -> None:
             needs.append(("F", stage - 1, i))
         if is_alone and kind in GRADIENT and stage + 1 < schedule.stages:
             needs.append((kind, stage + 1, i))
-        problem = "it must come before B" if kind == "R" and ("B", stage, i) in done else ""
+        is_late = kind == "R" and not done.isdisjoint((of, stage, i) for of in GRADIENT)
+        problem = "it must come before B" if is_late else ""
         for needed in needs:
             if needed not in done:
                 problem = f"{needed[0]}{i} of stage {needed[1]} must come before it"

@@ -76,6 +76,7 @@ def stand_in(job: Job) -> tuple[Model, LinkSpeed | None]:
         L=costs.stages,
         forward_s=list(costs.forward),
         backward_s=list(costs.backward),
+        weight_s=list(costs.backward_weight),
         elements=[max(1, round(size * share_sent / 4)) for size in sizes],
         update_s=list(costs.update),
     )

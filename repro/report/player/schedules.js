@@ -78,14 +78,14 @@ const SCHEDULES = {
   gpipe: { order: gpipe_order },
   "1f1b": { order: one_f_one_b_order },
   "interleaved-1f1b": { order: interleaved_order, interleaved: true },
-  "zb-h1": { order: zb_h1_order, split: true },
+  "zb-h1": { order: zb_h1_order },
 };
 
-// Put R(i) before B(i). "except_last" leaves it out where B(i) directly follows F(i).
+// Put R(i) before B(i) or I(i). "except_last" leaves it out where that directly follows F(i).
 function with_recompute(order, checkpoint) {
   const result = [];
   for (const work of order) {
-    if (work.kind === "B" && checkpoint !== "never") {
+    if (["B", "I"].includes(work.kind) && checkpoint !== "never") {
       const last = result.at(-1);
       const follows = last?.kind === "F" && last.stage === work.stage && last.i === work.i;
       if (checkpoint === "always" || !follows) result.push(action("R", work.stage, work.i));
@@ -95,8 +95,7 @@ function with_recompute(order, checkpoint) {
   return result;
 }
 
-// For each of K ranks its actions in order. v counts only where the schedule is interleaved. A
-// schedule with split backwards recomputes nothing.
+// For each of K ranks its actions in order. v counts only where the schedule is interleaved.
 function actions_of_ranks(name, K, M, checkpoint, v) {
   const { order } = SCHEDULES[name];
   return Array.from({ length: K }, (_, rank) =>

@@ -24,8 +24,8 @@ function mean_lengths({ spans, v }) {
     return lengths.length ? lengths.reduce((sum, length) => sum + length, 0) / lengths.length : 0;
   };
   // A rank's F takes v times as long as that of each of its stages.
-  const [F, R, B] = ["F", "R", "B"].map((kind) => (v * mean(kind)) / 1000);
-  return { F, R, B, U: mean("U") / 1000 };
+  const [F, R, B, I, W] = ["F", "R", "B", "I", "W"].map((kind) => (v * mean(kind)) / 1000);
+  return { F, R, B: B + I + W, U: mean("U") / 1000 };
 }
 
 // fidelity: "simulated" or "measured"; spans: on K ranks that hold v stages each.

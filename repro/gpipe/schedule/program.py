@@ -1,0 +1,60 @@
+"""What the engine executes on one rank."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from repro.gpipe.schedule.actions import GRADIENT, Action, Cell, Schedule, Work
+from repro.gpipe.schedule.ready import Ready, works
+
+
+@dataclass(frozen=True)
+class Program:
+    """The actions of a rank, and what the engine looks up before it executes them.
+
+    Attributes:
+        actions: all, in order.
+        recomputed: what R computes again, so its F keeps no inner activations.
+        activations: what needs activations from another rank, in the order of receiving.
+        gradients: what needs gradients from another rank, in the order of receiving.
+        waits: a receive of a gradient behind the last F, the first one if the order is fixed: what
+            needs only the forwards can be done in front of it.
+        last_backward: the action after which the gradients of this rank are final.
+    """
+
+    schedule: Schedule
+    rank: int
+
+    actions: tuple[Action, ...]
+    recomputed: frozenset[Cell]
+    activations: list[Cell]
+    gradients: list[Cell]
+    waits: Action | None
+    last_backward: Action | None
+
+    @classmethod
+    def of(cls, schedule: Schedule, rank: int) -> "Program":
+        """The program of one rank."""
+        actions = schedule.actions(rank)
+        receives = [a for a in actions if a.kind == "Recv"]
+        backwards = [a for a in actions if a.kind in ("B", "W")]
+        last_forward = max(n for n, a in enumerate(actions) if a.kind == "F")
+        late = [a for a in actions[last_forward:] if a.kind == "Recv" and a.of in GRADIENT]
+        return cls(
+            schedule,
+            rank,
+            actions,
+            recomputed=frozenset(a.cell for a in actions if a.kind == "R"),
+            activations=[a.cell for a in receives if a.of == "F"],
+            gradients=[a.cell for a in receives if a.of in GRADIENT],
+            waits=late[0 if schedule.limit is None else -1] if late else None,
+            last_backward=backwards[-1] if backwards else None,
+        )
+
+    def run(
+        self, is_here: Callable[[Work], bool], wait: Callable[[Sequence[Work]], object]
+    ) -> Iterable[Action]:
+        """The actions in the order in which they are done; see `ready.works` for the arguments."""
+        if self.schedule.limit is None:
+            return self.actions
+        found = works(Ready(self.schedule, self.rank), is_here, wait)
+        return self.schedule.with_messages(self.rank, found)

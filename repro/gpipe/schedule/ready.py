@@ -1,0 +1,74 @@
+"""What a rank does next in a schedule without a fixed order, from what is ready.
+
+That is the next I if its gradient is here; else the next F if its input is here and fewer than a
+limit of micro-batches are kept from F to W; else R for the next I; else the next W. If none of
+these can be done, the rank waits for whichever message comes first. A W so fills each wait,
+whatever it comes from: the schedule, stages of other lengths, or a busy machine.
+
+Each kind goes through the micro-batches in order. So gradients, statistics and random numbers have
+the bits of 1F1B. There is no deadlock: of the micro-batches whose I is missing somewhere, the first
+can always go on, since what is kept behind it is only waiting for W. The idea of a schedule that
+is a hint to the runtime: arXiv:2605.18750.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from repro.gpipe.schedule.actions import Schedule, Work
+
+
+class Ready:
+    """The rule for one rank, which has one stage."""
+
+    def __init__(self, schedule: Schedule, rank: int) -> None:
+        self._rank, self._micro_batches = rank, schedule.micro_batches
+        self._limit = schedule.limit or schedule.micro_batches
+        self._recomputes = schedule.checkpoint == "always"
+        self._done = dict.fromkeys("FRIW", 0)  # micro-batches of each kind
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all W are done."""
+        return self._done["W"] == self._micro_batches
+
+    @property
+    def awaited(self) -> list[Work]:
+        """The I and the F that may come next, once their messages are here."""
+        done, kept = self._done, self._done["F"] - self._done["W"]
+        found: list[Work] = []
+        if done["I"] < done["F"]:
+            found.append(("I", self._rank, done["I"]))
+        if done["F"] < self._micro_batches and kept < self._limit:
+            found.append(("F", self._rank, done["F"]))
+        return found
+
+    def next(self, is_here: Callable[[Work], bool]) -> Work | None:
+        """The next work; None if that is the first of `awaited` of which a message comes."""
+        work = self._choose(is_here)
+        if work is not None:
+            self._done[work[0]] += 1
+        return work
+
+    def _choose(self, is_here: Callable[[Work], bool]) -> Work | None:
+        done, awaited = self._done, self.awaited
+        R: Work = ("R", self._rank, done["R"])
+        needs_R = self._recomputes and done["R"] == done["I"] < done["F"]
+        for work in awaited:
+            if is_here(work):
+                return R if work[0] == "I" and needs_R else work
+        if needs_R:
+            return R
+        if done["W"] < done["I"]:
+            return "W", self._rank, done["W"]
+        return awaited[0] if len(awaited) == 1 else None
+
+
+def works(
+    rule: Ready, is_here: Callable[[Work], bool], wait: Callable[[Sequence[Work]], object]
+) -> Iterator[Work]:
+    """Yield the works of a rank; `wait` waits until one of those that it gets is here."""
+    while not rule.is_done:
+        work = rule.next(is_here)
+        if work is None:
+            wait(rule.awaited)
+        else:
+            yield work
