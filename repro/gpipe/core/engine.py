@@ -316,7 +316,7 @@ class Engine:
         stage.backward_to_weights(i)
         self.recorder.span("W", j, i, started)
 
-    def _before_backward(self, action: Action, added: Iterable[nn.Parameter]) -> None:
+    def _before_backward(self, action: Action, added: Iterable[Tensor]) -> None:
         """Before B, I or W, which adds to the gradients of these parameters."""
         if self.replicas is not None and action == self._program.last_backward:
             self.replicas.last_backward(final=set(self.layers.parameters).difference(added))
