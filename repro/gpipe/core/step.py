@@ -35,7 +35,7 @@ class Step:
         rank: of this process in its pipeline.
         examples: N.
         inputs: of each micro-batch, on the first rank.
-        messages: what was received or made here and is not used or sent yet, under "F" or "B", and
+        messages: what was received or made here and is not used or sent yet, under F, B or I, and
             the stage and micro-batch that made it.
         losses, outputs: of each micro-batch, on the last rank.
         input_gradients: of each micro-batch, on the first rank.
