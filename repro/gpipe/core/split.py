@@ -37,6 +37,7 @@ _OF_CONVOLUTION = (
 )
 # What may be between a weight and its operator: nn.Linear transposes it, autocast copies it.
 _PASSED_ON = ("TBackward0", "ToCopyBackward0")
+_AT_ONCE = 2**22  # bytes of gradients that W hands on together, since a call takes long
 _REENTRANT = "CheckpointFunctionBackward"  # refuses a backward to some leaves only
 
 
@@ -79,12 +80,15 @@ def backward_to_inputs(
 
 def backward_to_weights(later: Later) -> None:
     """W: add to the gradients of the weights that I has left out."""
+    edges, made = list[GradientEdge](), list[Tensor]()
     while later:
         part, gradient = later.pop(0)
         with torch.no_grad():
-            made = part.gradients(gradient)
-        edges = [GradientEdge(weight.node, 0) for weight in part.weights]
-        torch.autograd.backward(edges, made)
+            made += part.gradients(gradient)
+        edges += [GradientEdge(weight.node, 0) for weight in part.weights]
+        if not later or sum(each.nbytes for each in made) > _AT_ONCE:
+            torch.autograd.backward(edges, made)
+            edges, made = [], []
 
 
 def leaves(later: Later) -> set[Tensor]:
