@@ -33,6 +33,7 @@ from repro.gpipe.schedule.program import Program
 from repro.gpipe.tree import Tree, flatten, map_leaves
 
 _MOMENT = 5e-5  # seconds between two looks at the messages
+_PATIENCE = 0.1  # of the length of a W: how long a message is waited for in front of it
 _MOST_ATTEMPTS = 8  # of one step; a guard learns each thing once
 
 
@@ -68,7 +69,7 @@ class Engine:
         self.metrics: Metrics = {}
         self.check = LossCheck(runner.device) if check_loss else None
         self._stages, self._guards, self._foreign = stages, guards, foreign
-        self._needs = schedule.needs
+        self._needs, self._weights_s = schedule.needs, 0.0  # seconds of the last W
         self._last_stage, self._micro_batches = schedule.stages - 1, schedule.micro_batches
         # Of a training step, and of an evaluation.
         if not all(link.looks for link in links.incoming.values()):
@@ -240,10 +241,11 @@ class Engine:
         of = "F" if kind == "F" else "B"
         return self._needs(kind, stage) is None or self.links.incoming[of].has_arrived()
 
-    def _wait_for_one(self, works: Sequence[Work]) -> None:
-        """Wait until a message is here that one of these needs."""
-        with waiting(self.wire.world_rank(self.wire.rank + 1), 0):
-            while not any(map(self._is_here, works)):
+    def _wait_for_one(self, works: Sequence[Work], is_short: bool) -> None:
+        """Wait until a message is here that one of these needs, or for a part of the last W."""
+        end = time.perf_counter() + (_PATIENCE * self._weights_s if is_short else math.inf)
+        with waiting(self.wire.world_rank((self.wire.rank + 1) % self.wire.stages), 0):
+            while not any(map(self._is_here, works)) and time.perf_counter() < end:
                 wait_until(time.perf_counter() + _MOMENT)
 
     def _receive(self, action: Action) -> None:
@@ -312,9 +314,10 @@ class Engine:
     def _weights(self, action: Action) -> None:
         (j, i), stage = action.cell, self._stages[action.stage]
         self._before_backward(action, leaves(stage.later.get(i, [])))
-        started = self.recorder.now()
+        began, started = time.perf_counter(), self.recorder.now()
         stage.backward_to_weights(i)
         self.recorder.span("W", j, i, started)
+        self._weights_s = time.perf_counter() - began
 
     def _before_backward(self, action: Action, added: Iterable[Tensor]) -> None:
         """Before B, I or W, which adds to the gradients of these parameters."""

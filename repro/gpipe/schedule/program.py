@@ -1,10 +1,10 @@
 """What the engine executes on one rank."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from repro.gpipe.schedule.actions import GRADIENT, Action, Cell, Schedule, Work
-from repro.gpipe.schedule.ready import Ready, works
+from repro.gpipe.schedule.ready import Ready, Wait, works
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,7 @@ class Program:
             last_backward=backwards[-1] if backwards else None,
         )
 
-    def run(
-        self, is_here: Callable[[Work], bool], wait: Callable[[Sequence[Work]], object]
-    ) -> Iterable[Action]:
+    def run(self, is_here: Callable[[Work], bool], wait: Wait) -> Iterable[Action]:
         """The actions in the order in which they are done; see `ready.works` for the arguments."""
         if self.schedule.limit is None:
             return self.actions

@@ -1,9 +1,12 @@
 """What a rank does next in a schedule without a fixed order, from what is ready.
 
-That is the next I if its gradient is here; else the next F if its input is here and fewer than a
-limit of micro-batches are kept from F to W; else R for the next I; else the next W. If none of
-these can be done, the rank waits for whichever message comes first. A W so fills each wait,
-whatever it comes from: the schedule, stages of other lengths, or a busy machine.
+That is the next I if its gradient is here; else the next F if its input is here and few enough
+micro-batches are kept; else R for the next I; else the next W. If none of these can be done, the
+rank waits for whichever message comes first. A W so fills each wait, whatever it comes from: the
+schedule, stages of other lengths, or a busy machine.
+
+Kept are fewer than a limit from F to W, and from F to I at most one more than in 1F1B. With more of
+them, an F would often begin just before a gradient comes.
 
 Each kind goes through the micro-batches in order. So gradients, statistics and random numbers have
 the bits of 1F1B. There is no deadlock: of the micro-batches whose I is missing somewhere, the first
@@ -15,6 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from repro.gpipe.schedule.actions import Schedule, Work
 
+# Waits until one of these is here, and if the second argument is true for a moment at most.
+Wait = Callable[[Sequence[Work], bool], object]
+
 
 class Ready:
     """The rule for one rank, which has one stage."""
@@ -22,6 +28,7 @@ class Ready:
     def __init__(self, schedule: Schedule, rank: int) -> None:
         self._rank, self._micro_batches = rank, schedule.micro_batches
         self._limit = schedule.limit or schedule.micro_batches
+        self._most_ahead = len(schedule.orders) - rank + 1
         self._recomputes = schedule.checkpoint == "always"
         self._done = dict.fromkeys("FRIW", 0)  # micro-batches of each kind
 
@@ -31,13 +38,19 @@ class Ready:
         return self._done["W"] == self._micro_batches
 
     @property
+    def may_fill(self) -> bool:
+        """Whether there is a W that can be done, and something else may come before it."""
+        return self._done["W"] < self._done["I"] and bool(self.awaited)
+
+    @property
     def awaited(self) -> list[Work]:
         """The I and the F that may come next, once their messages are here."""
         done, kept = self._done, self._done["F"] - self._done["W"]
+        ahead = done["F"] - done["I"]
         found: list[Work] = []
         if done["I"] < done["F"]:
             found.append(("I", self._rank, done["I"]))
-        if done["F"] < self._micro_batches and kept < self._limit:
+        if done["F"] < self._micro_batches and kept < self._limit and ahead < self._most_ahead:
             found.append(("F", self._rank, done["F"]))
         return found
 
@@ -62,13 +75,17 @@ class Ready:
         return awaited[0] if len(awaited) == 1 else None
 
 
-def works(
-    rule: Ready, is_here: Callable[[Work], bool], wait: Callable[[Sequence[Work]], object]
-) -> Iterator[Work]:
-    """Yield the works of a rank; `wait` waits until one of those that it gets is here."""
+def works(rule: Ready, is_here: Callable[[Work], bool], wait: Wait) -> Iterator[Work]:
+    """Yield the works of a rank.
+
+    A message may come just after a W has begun, which delays all ranks by that W. So before a W
+    the rank is patient for a moment.
+    """
     while not rule.is_done:
+        if rule.may_fill and not any(map(is_here, rule.awaited)):
+            wait(rule.awaited, True)
         work = rule.next(is_here)
         if work is None:
-            wait(rule.awaited)
+            wait(rule.awaited, False)
         else:
             yield work
