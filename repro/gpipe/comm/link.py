@@ -24,12 +24,9 @@ class Link:
 
     A message brings its form along where that is not the form of the last message with the same
     key. Both ends remember those.
-
-    Attributes:
-        looks: whether the receiving end has `has_arrived`.
     """
 
-    looks = False
+    looks = False  # whether the receiving end has `has_arrived`
 
     def __init__(self) -> None:
         self._forms: dict[Hashable, Form] = {}
