@@ -244,7 +244,7 @@ class Engine:
     def _wait_for_one(self, works: Sequence[Work], is_short: bool) -> None:
         """Wait until a message is here that one of these needs, or for a part of the last W."""
         end = time.perf_counter() + (_PATIENCE * self._weights_s if is_short else math.inf)
-        with waiting(self.wire.world_rank((self.wire.rank + 1) % self.wire.stages), 0):
+        with waiting(self.wire.world_rank((self.wire.rank + 1) % self.wire.ranks), 0):
             while not any(map(self._is_here, works)) and time.perf_counter() < end:
                 wait_until(time.perf_counter() + _MOMENT)
 
