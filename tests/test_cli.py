@@ -14,12 +14,12 @@ from repro.cli import doctor
 from repro.cli.main import VERBS, main, print_warnings_once
 from repro.harness import machine, runner
 from repro.harness.frame import all_runs
-from repro.harness.job import Outcome
+from repro.harness.request import Status
 from repro.harness.results import load
 from repro.harness.text import TIMES
 
 sys.path.insert(0, str(Path(__file__).parent / "harness"))
-from crew import Crew  # pyright: ignore[reportMissingImports]
+from fakes import FakeWorkers  # pyright: ignore[reportMissingImports]
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 TIMED = "--model timed --model-args L=2 forward_s=0.01 backward_s=0.02 --N 8".split()
@@ -58,9 +58,10 @@ def test_a_sweep_from_end_to_end(tmp_path, capfd, monkeypatch):
 
 
 def test_a_run_that_fails_gives_one(tmp_path, capfd, monkeypatch):
-    late = Outcome("timeout", "no result within 600 s")
-    crew = Crew(fail={(2, 1): late, (2, 4): Outcome("failed", "stage 1: RuntimeError: no")})
-    monkeypatch.setattr(runner, "workers", lambda *_: crew)
+    late = Status("timeout", "no result within 600 s")
+    broken = Status("failed", "stage 1: RuntimeError: no")
+    workers = FakeWorkers(fail={(2, 1): late, (2, 4): broken})
+    monkeypatch.setattr(runner, "workers_for", lambda *_: workers)
     sweep = ["run", "sweep", "--K", "2", "--M", "1", "4", "--results", str(tmp_path), *QUICK]
     assert main(sweep) == 1
     output = capfd.readouterr().out
@@ -71,7 +72,7 @@ def test_a_run_that_fails_gives_one(tmp_path, capfd, monkeypatch):
 
 
 def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    monkeypatch.setattr(runner, "workers_for", lambda *_: FakeWorkers())
     sweep = "run sweep --method single gpipe data 1f1b --M 4 --scale smoke --rounds 5".split()
     sweep += ["--wandb", "disabled", "--results", str(tmp_path), "--K"]
     assert main([*sweep, "2"]) == 0

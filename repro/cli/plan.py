@@ -10,10 +10,10 @@ import tyro
 
 from repro.cli import doctor
 from repro.cli.options import named_by_flags, parse
-from repro.harness import catalog, machine
+from repro.harness import catalog, machine, run_table
 from repro.harness.catalog import Source
 from repro.harness.plan import Plan, make
-from repro.harness.progress import plan_table, summary
+from repro.harness.progress import summary
 from repro.harness.spec import Scale
 from repro.harness.terminal import show
 
@@ -116,7 +116,7 @@ def main(arguments: list[str]) -> int:
             show([Text(f"{of.name}: {summary([plan])}")])
             continue
         title = Text(f"\n{of.name}: {of.title}\n{of.question}\n", style="bold")
-        show([title, plan_table(plan), summary([plan])])
+        show([title, *run_table.planned(plan), summary([plan])])
     if len(plans) > 1:
         show([f"in all: {summary(plans)}", "`repro plan NAME` lists the runs of one"])
     return 0

@@ -11,7 +11,7 @@ import tyro
 
 from repro.cli.answers import print_answer, same
 from repro.cli.options import parse
-from repro.harness import closing, progress
+from repro.harness import progress, run_table
 from repro.harness.results import GIB, Results, Round, Run, find_run, load_beside, load_recorded
 from repro.harness.spec import assigned
 from repro.harness.terminal import show
@@ -110,7 +110,7 @@ def _of(names: tuple[str, ...], results: Results) -> Results:
 def show_runs(results: Results, options: ReportOptions) -> None:
     """Print a line for each run of the named experiments, or for each experiment if none is."""
     if options.runs:
-        show(closing.table(results.runs, results))
+        show(run_table.recorded(results.runs, results))
         print("\n`repro report --run RUN` shows one with its median step")
     else:
         count = Counter(run.place for run in results.runs)

@@ -14,7 +14,7 @@ import tyro
 from repro.cli.plan import PlanOptions, choose
 from repro.cli.report import show_verdicts
 from repro.gpipe.runtime.group import torchrun
-from repro.harness import closing, crew, rehearsal, runner
+from repro.harness import rehearsal, run_table, runner, workers
 from repro.harness.journal import Journal
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun, price
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         return _measure(arguments)
     team = torchrun()
     if team.rank:
-        team.serve(crew.work)
+        team.serve(workers.serve)
         return 0
     try:
         return _measure(arguments)
@@ -133,14 +133,14 @@ class Session:
             # Tables are printed when no live line is below them.
             for plan in plans:
                 if not plan.experiment.minutes:
-                    show(["", *closing.table(*closing.recorded(plan))], self.reporter.console.file)
+                    show(["", *run_table.recorded_of(plan)], self.reporter.console.file)
         return 1 if self.refused or self.reporter.failed else 0
 
     @property
     def refused(self) -> list[PlannedRun]:
         """Skipped runs that the user chose; of an exhibit's runs some are too wide for most."""
         chosen = [run for plan in self.plans if plan.accumulate for run in plan.runs]
-        return [run for run in chosen if run.status == "skipped" and not run.added]
+        return [run for run in chosen if run.obstacle and not run.added]
 
     def say_where(self) -> None:
         """Print the verdicts, where the page is and, last, whether all passed."""
@@ -158,7 +158,7 @@ class Session:
                 f"W&B: offline, in {mirrored}; look with `.venv/bin/wandb leet {mirrored}`, send "
                 f"with `.venv/bin/wandb sync {mirrored}`"
             )
-        runs = [run for plan in self.plans for run in plan.runs if run.status != "skipped"]
+        runs = [run for plan in self.plans for run in plan.runs if not run.obstacle]
         parts = [f"{len(runs) - len(failed)} of {len(runs)} runs are done"]
         if failed:
             ids = short(", ".join(failed), 300, quote=False)
@@ -166,7 +166,7 @@ class Session:
             again = "the same command measures them and what is compared with them"
             parts.append(f"not measured: {ids}; {again}")
         if self.refused:
-            reasons = ", ".join(dict.fromkeys(run.reason for run in self.refused))
+            reasons = ", ".join(dict.fromkeys(run.obstacle for run in self.refused))
             parts.append(f"{len(self.refused)} skipped ({reasons}), see `repro predict`")
         passed = "failed" if failed or self.refused else "passed"
         self.reporter.say(f"{passed}: {'; '.join(parts)}; {page}")
@@ -198,14 +198,16 @@ class Session:
                     )
 
     def _answer(self, plan: Plan, took: str = "", then: str = "") -> None:
-        """Print what an exhibit shows, on one line. Runs of one's own get a table at the end."""
+        """Print an exhibit's verdicts on one line. Runs of one's own get a table at the end."""
         if plan.experiment.minutes:
             name, text = plan.experiment.name, ""
             with self._going_on(f"{name} has no verdict"):
                 from repro.report import verdicts  # matplotlib takes a second to load
 
                 text = verdicts.answer(verdicts.claims_of(of_journals([plan.journal]), name))
-            self.reporter.say(f"{name}{took}: {text or closing.answer(plan)}{then}")
+            done = sum(plan.journal.status(run.id).word == "done" for run in plan.runs)
+            text = text or f"{done} of {len(plan.runs)} runs are done"
+            self.reporter.say(f"{name}{took}: {text}{then}")
 
     def _renew(self, plots: Path) -> "Page":
         """Write the page of all results that are there now."""

@@ -17,8 +17,8 @@ from repro.costs import device
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import contention, machine
 from repro.harness.catalog import pairs
-from repro.harness.job import Job
 from repro.harness.own_code import code_of
+from repro.harness.request import Request
 from repro.harness.schema import KeptLayers
 from repro.harness.sizes import DEFAULT_N, small
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName, assigned, digest, slug
@@ -224,4 +224,4 @@ def time_layers(spec: RunSpec, kind: str) -> Any:
 
     from repro.harness.tasks.run import run
 
-    return [each.record for each in run((Job(spec, device=kind),), dist.get_rank())]
+    return [each.record for each in run((Request(spec, device=kind),), dist.get_rank())]

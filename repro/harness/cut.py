@@ -8,7 +8,7 @@ from repro.gpipe.core.layers import Layer
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost, additive
 from repro.gpipe.tree import Tree
-from repro.harness.job import Job
+from repro.harness.request import Request
 from repro.harness.spec import RunSpec, canonical
 from repro.models import Model
 
@@ -18,15 +18,15 @@ _OF_CUT = {
 }  # fmt: skip
 
 
-def config_of(job: Job, model: Model, sample: Tree) -> PipelineConfig:
-    """The pipeline of a job; `sample` are the inputs of one micro-batch."""
+def config_of(request: Request, model: Model, sample: Tree) -> PipelineConfig:
+    """The pipeline of a request; `sample` are the inputs of one micro-batch."""
 
     def flops() -> list[int]:
-        return forward_flops(Counter(model.layers, model.loss, device=job.device), sample)
+        return forward_flops(Counter(model.layers, model.loss, device=request.device), sample)
 
-    if job.simulated is not None:  # its stand-in has one layer for each stage
-        return config_with(job.spec, "uniform")
-    return config_with(job.spec, job.balance or _balance(job.spec, flops))
+    if request.simulated is not None:  # its stand-in has one layer for each stage
+        return config_with(request.spec, "uniform")
+    return config_with(request.spec, request.balance or _balance(request.spec, flops))
 
 
 def counts_of(

@@ -29,8 +29,8 @@ from pydantic_core import from_json
 from repro import __version__
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Span, Timeline
-from repro.harness.job import Measured
 from repro.harness.machine import Machine, commit, environment
+from repro.harness.request import Result, Status
 from repro.harness.schema import EnvironmentEvent, Event, PlanEvent, RoundEvent, Spans, StatusEvent
 from repro.harness.spec import Experiment, RunSpec, Scale
 from repro.io.explain import explain
@@ -52,14 +52,6 @@ class Place(NamedTuple):
     machine: str
     scale: str
     experiment: str
-
-
-class Status(NamedTuple):
-    word: str
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.word}({self.reason})" if self.reason else self.word
 
 
 class Journal:
@@ -184,7 +176,7 @@ class Journal:
     def commit(
         self,
         group: str,
-        measured: Mapping[str, Measured],
+        found: Mapping[str, Result],
         machine: Machine,
         times: tuple[str, str],
         load: float | None = None,
@@ -196,7 +188,7 @@ class Journal:
         """Record one round of a group.
 
         Args:
-            measured: run -> what was measured; runs that failed are left out.
+            found: run -> its result; runs that failed are left out.
             times: when the round started and ended, ISO 8601 in UTC.
             load: share of the usable cores that other processes took; None where it is not known.
             together: the runs that were measured step against step.
@@ -206,8 +198,8 @@ class Journal:
         here = environment(machine)
         events: list[Event] = [] if here == self._environment else [EnvironmentEvent(**here)]
         number = self._numbers.get(group, 0) + 1
-        spans = {run: _packed(each.timeline) for run, each in measured.items() if each.timeline}
-        records = {run: each.record.model_dump(mode="json") for run, each in measured.items()}
+        spans = {run: _packed(each.timeline) for run, each in found.items() if each.timeline}
+        records = {run: each.record.model_dump(mode="json") for run, each in found.items()}
         event = RoundEvent(
             round=f"{group}-{number:04d}",
             group=group,
@@ -221,7 +213,7 @@ class Journal:
             done=list(done),
             replacing=list(replacing),
         )
-        before = {self._file(run) for run in measured if run in self._spans}
+        before = {self._file(run) for run in found if run in self._spans}
         for run, packed in spans.items():
             write(self.folder / TIMELINES / _file_name(run, event.spans[run]), packed)
         self.append(*events, event)

@@ -14,7 +14,7 @@ from pathlib import Path
 from repro.harness.journal import Journal
 from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.own_code import code_of
-from repro.harness.pace import Kind
+from repro.harness.request import Status
 from repro.harness.spec import (
     FIELDS,
     PIPELINING,
@@ -46,10 +46,10 @@ _FILTERS = [name for name in FIELDS if name not in ("model_args", "balance", "tr
 @dataclass(frozen=True)
 class PlannedRun:
     id: str
-    kind: Kind
+    experiment: str
+    group: str
     spec: RunSpec
-    status: str  # "planned", "done" or "skipped"
-    reason: str = ""  # why it is skipped
+    obstacle: str = ""  # why it is skipped
     added: bool = False  # only ratios of other runs need it
     have: int = 0  # rounds that are recorded
     missing: int = 0  # rounds that are still to be measured
@@ -59,16 +59,19 @@ class PlannedRun:
     differs_in: str = ""  # settings that tell it from other runs of its experiment
 
     @property
-    def group(self) -> str:
-        return self.kind.group
+    def kind(self) -> tuple[str, str, str]:
+        """Equal for runs that take about equally long."""
+        return self.experiment, self.group, self.spec.fidelity
 
     @property
     def named(self) -> str:
         return run_name(self.id, self.spec.fidelity, self.differs_in)
 
     @property
-    def label(self) -> str:
-        return f"{self.status}({self.reason})" if self.reason else self.status
+    def status(self) -> Status:
+        if self.obstacle:
+            return Status("skipped", self.obstacle)
+        return Status("planned" if self.missing else "done")
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Plan:
 
     def fresh_rounds(self, group: str) -> list[list[PlannedRun]]:
         """The outstanding rounds: in each the runs that miss one, and the baselines of these."""
-        members = [run for run in self.runs if run.group == group and run.status != "skipped"]
+        members = [run for run in self.runs if run.group == group and not run.obstacle]
         runs = {run.id: run for run in members}
         rounds = []
         for number in range(max((run.missing for run in runs.values()), default=0)):
@@ -144,9 +147,10 @@ def make(
         obstacles = {name: obstacle(spec, machine) for name, spec in specs.items()}
         for name, spec in specs.items():
             usual_rounds += 0 if obstacles[name] else _wanted(spec, usual)
-            kind = Kind(experiment.name, group.name, spec.fidelity)
-            run = PlannedRun(name, kind, spec, "skipped", obstacles[name], name in added)
-            if not run.reason:
+            run = PlannedRun(
+                name, experiment.name, group.name, spec, obstacles[name], name in added
+            )
+            if not run.obstacle:
                 # A run that only accompanies others needs no bases of its own.
                 bases = () if run.added else bases_of[name]
                 run = replace(run, bases=tuple(base for base in bases if not obstacles[base]))
@@ -166,8 +170,7 @@ def _with_rounds(run: PlannedRun, journal: Journal, rounds: int, *, force: bool)
     recorded = [{each.round for each in journal.rounds_of(name)} for name in (run.id, *run.bases)]
     have, wanted = len(set.intersection(*recorded)), _wanted(run.spec, rounds)
     missing = wanted if force and not run.added else max(0, wanted - have)
-    status = "planned" if missing else "done"
-    return replace(run, status=status, have=have, missing=missing, wanted=wanted)
+    return replace(run, have=have, missing=missing, wanted=wanted)
 
 
 def _with_figures(experiment: Experiment) -> Experiment:

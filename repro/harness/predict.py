@@ -25,7 +25,7 @@ from repro.gpipe.partition.partition import Cost
 from repro.gpipe.schedule.replay import Replayed
 from repro.gpipe.tree import Tree
 from repro.harness.cut import counts_of, forward_flops
-from repro.harness.job import Measured
+from repro.harness.request import Result
 from repro.harness.schema import CalibrateRound, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
@@ -216,13 +216,13 @@ def by_layers(spec: RunSpec, calibration: Calibration, counts: Sequence[int]) ->
 
 
 def with_predictions(
-    specs: Mapping[str, RunSpec], measured: Mapping[str, Measured]
-) -> dict[str, Measured]:
+    specs: Mapping[str, RunSpec], results: Mapping[str, Result]
+) -> dict[str, Result]:
     """The runs of a round; measured steps with what layers timed in it predict for them."""
-    records = (each.record for each in measured.values())
+    records = (each.record for each in results.values())
     timed = [record.calibration for record in records if isinstance(record, CalibrateRound)]
-    found = dict(measured)
-    for run, each in measured.items():
+    found = dict(results)
+    for run, each in results.items():
         spec, record = specs[run], each.record
         is_ours = spec.fidelity == "measured" and spec.library == "repro"
         if timed and isinstance(record, TrainRound) and is_ours:

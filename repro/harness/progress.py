@@ -1,11 +1,11 @@
-"""What the terminal shows of a plan, of its progress during `repro run`, and of a step."""
+"""What the terminal shows of a plan's progress during `repro run`, and of a step."""
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -13,17 +13,12 @@ from rich.text import Text
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
-from repro.harness.job import Outcome
-from repro.harness.pace import TimeLeft
 from repro.harness.plan import Plan, PlannedRun
-from repro.harness.terminal import table_of
+from repro.harness.request import Status
+from repro.harness.spec import TIMED
 from repro.harness.text import duration, percent
-from repro.harness.vary import varied
 from repro.io.redact import redact
 from repro.io.untrusted import short
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 COLOURS = {
     "F": "bold blue",
@@ -51,7 +46,8 @@ class ProgressReporter:
         self.log_file = log_file
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
         self.failed: list[str] = []  # ids of runs, and what became of them
-        self._left = TimeLeft([])
+        self._left: Counter[tuple[str, str, str]] = Counter()  # runs of a kind
+        self._took: dict[tuple[str, str, str], list[float]] = {}  # seconds of those that ended
         self._round = ""
         self._last_line = time.monotonic()
         self._warned_busy = False
@@ -90,7 +86,9 @@ class ProgressReporter:
     def begin(self, plans: Sequence[Plan]) -> None:
         """Start the live line; workers start after this."""
         outstanding = [run for plan in plans for run in plan.outstanding]
-        self._left = TimeLeft((run.kind, run.seconds) for run in outstanding)
+        self._left = Counter(run.kind for run in outstanding)
+        # The plan's estimate counts as one run.
+        self._took = {run.kind: [run.seconds] for run in outstanding if run.seconds}
         self._progress.update(self._task, total=len(outstanding))
         self._show("starting worker processes")
         self._progress.start()
@@ -105,18 +103,18 @@ class ProgressReporter:
         """Show what is measured, or how far it is, such as a trial of a search."""
         self._show(f"{self._round}: {short(text, 60, quote=False)}")
 
-    def measured(self, run: PlannedRun, outcome: Outcome, seconds: float) -> None:
-        self._advance(run, seconds)
-        if outcome.status != "done":
-            self.failed.append(f"{run.id} ({outcome.status})")
-            self.say(Text(f"{run.named}: {outcome.status} ({outcome.reason})", style="bold red"))
-            self.log(f"{run.named}: {outcome.reason}; output of its workers: {outcome.log or '-'}")
+    def fail(self, run: PlannedRun, seconds: float, status: Status, logs: Path | None) -> None:
+        """Show why a run has no result; `logs` is the folder of its workers' output."""
+        self.advance(run, seconds)
+        self.failed.append(f"{run.id} ({status.word})")
+        self.say(Text(f"{run.named}: {status.word} ({status.reason})", style="bold red"))
+        self.log(f"{run.named}: {status.reason}; output of its workers: {logs or '-'}")
 
-    def left_out(self, run: PlannedRun) -> None:
-        self._advance(run, None)
-
-    def _advance(self, run: PlannedRun, seconds: float | None) -> None:
-        self._left.done(run.kind, seconds)
+    def advance(self, run: PlannedRun, seconds: float | None) -> None:
+        """Count a run of a round; `seconds` is None if it was left out."""
+        self._left[run.kind] -= 1
+        if seconds is not None:
+            self._took.setdefault(run.kind, []).append(seconds)
         self._progress.update(self._task, advance=1)
         self._progress.update(self._task, state=self._state())
 
@@ -125,9 +123,18 @@ class ProgressReporter:
         if self._progress.disable and time.monotonic() - self._last_line >= 60:
             self.say(f"{activity}; {self._state()}")
 
+    @property
+    def _seconds_left(self) -> float | None:
+        """Of all runs that are left; None if a kind of timed runs has no estimate yet."""
+        left = {kind: count for kind, count in self._left.items() if count}
+        if any(kind[-1] in TIMED and kind not in self._took for kind in left):
+            return None
+        mean = {kind: statistics.mean(seconds) for kind, seconds in self._took.items()}
+        return sum(count * mean.get(kind, 0.0) for kind, count in left.items())
+
     def _state(self) -> str:
         """`12 of 340 measured, about 4 min left`; no time if it is unknown or zero."""
-        task, seconds = self._progress.tasks[self._task], self._left.seconds
+        task, seconds = self._progress.tasks[self._task], self._seconds_left
         left = f", about {duration(seconds)} left" if seconds else ""
         return f"{task.completed:.0f} of {task.total or 0:.0f} measured{left}"
 
@@ -135,13 +142,13 @@ class ProgressReporter:
 def summary(plans: Sequence[Plan]) -> str:
     """How many runs are planned, done and skipped, and about how long the rest takes."""
     runs = [run for plan in plans for run in plan.runs]
-    count, first = Counter(run.status for run in runs), plans[0]
+    count, first = Counter(run.status.word for run in runs), plans[0]
     parts = [f"{len(runs)} runs at scale {first.scale} on {first.machine.slug}"]
     if added := sum(run.added for run in runs):
         parts.append(f"{added} added, because ratios are divided by them")
     parts.append(f"{count['done']} done")
     if count["skipped"]:
-        reasons = Counter(run.reason for run in runs if run.status == "skipped")
+        reasons = Counter(run.obstacle for run in runs if run.obstacle)
         listed = ", ".join(f"{number} x {reason}" for reason, number in reasons.items())
         parts.append(f"{count['skipped']} skipped ({listed})")
     if count["planned"]:
@@ -149,23 +156,6 @@ def summary(plans: Sequence[Plan]) -> str:
         about = f", about {duration(seconds)}" if seconds else ""
         parts.append(f"{count['planned']} to measure{about}")
     return "; ".join(parts)
-
-
-def plan_table(plan: Plan) -> "RenderableType":
-    """The runs of a plan; columns for settings such as the schedule if they vary."""
-    columns = {"schedule": "schedule", "recompute": "checkpoint", "fidelity": "fidelity"}
-    various = varied([run.spec for run in plan.runs], columns.values())
-    lines = []
-    for run in plan.runs:
-        spec = run.spec
-        line = {"run": run.id, "K": str(spec.K), "M": str(spec.M), "N": str(spec.N)}
-        line |= {name: getattr(spec, of) for name, of in columns.items() if of in various}
-        line["differs in"] = run.differs_in
-        line["rounds"] = "-" if run.status == "skipped" else f"{run.have} of {run.wanted}"
-        line["status"] = f"{run.label}, as baseline" if run.added else run.label
-        lines.append(line)
-    words = (*columns, "differs in", "rounds", "status")
-    return table_of(lines, ("run", *words), words)
 
 
 def gantt(timeline: Timeline, width: int) -> Text:

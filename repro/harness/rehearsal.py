@@ -20,7 +20,7 @@ def check_plans(plans: Sequence[Plan]) -> None:
     """
     for plan in plans:
         known = {run.id for run in plan.runs if plan.journal.status(run.id).word == "skipped"}
-        skipped = {run.id for run in plan.runs if run.status == "skipped"} - known
+        skipped = {run.id for run in plan.runs if run.obstacle} - known
         check(run.spec for run in plan.runs if run.missing or run.id in skipped)
 
 

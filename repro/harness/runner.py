@@ -1,4 +1,4 @@
-"""Measure what plans leave open, and tell a reporter what happens.
+"""Measure what plans leave open, and show a reporter what happens.
 
 A round measures each run of a group once. Runs that a clock times are measured together, step
 against step, by processes of their own; rounds are recorded one by one. Runs that take one process
@@ -15,17 +15,16 @@ from pathlib import Path
 
 from repro.gpipe.runtime.group import torchrun
 from repro.harness.contention import CpuShare
-from repro.harness.crew import Crew
 from repro.harness.cut import TimedCuts
-from repro.harness.job import Job, Measured, Outcome, takes_one_core
-from repro.harness.journal import Status
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
+from repro.harness.request import Request, Result, Status, takes_one_core
 from repro.harness.spec import TIMED, WHOLE_WORLD, RunSpec, Scale
 from repro.harness.tasks.emulate import prepare as prepare_emulation
 from repro.harness.tasks.fit_search import Search
+from repro.harness.workers import Workers
 from repro.io import signals
 from repro.io.untrusted import refuse_links
 
@@ -59,12 +58,12 @@ def measure(
     """
     watch = CpuShare()  # until the first round begins
     todo = [plan for plan in plans if plan.outstanding]
-    crew = workers(todo, results) if todo else None
+    workers = workers_for(todo, results) if todo else None
     for plan in plans:
         prepare(plan)
-    if crew is None:
+    if workers is None:
         return
-    with crew:
+    with workers:
         runs = [run for plan in todo for run in plan.runs]
         if any(run.missing and run.spec.fidelity in TIMED for run in runs):
             reporter.load(watch.share())
@@ -73,7 +72,7 @@ def measure(
         for number, part in enumerate(parts, start=1):
             began = time.monotonic()
             for group in part.experiment.groups:
-                GroupRun(part, group.name, crew, reporter, show_done).measure()
+                Rounds(part, group.name, workers, reporter, show_done).measure()
             show_part(part, time.monotonic() - began, parts[number:])
 
 
@@ -107,18 +106,16 @@ def prepare(plan: Plan) -> None:
     journal = plan.journal
     journal.remove_leftovers()
     journal.plan(plan.experiment, plan.machine, plan.command, accumulate=plan.accumulate)
-    skipped = {run.id: Status("skipped", run.reason) for run in plan.runs if run.reason}
-    done = {run.id: Status("done") for run in plan.runs if run.status == "done"}
-    journal.set_status(skipped | done)
+    journal.set_status({run.id: run.status for run in plan.runs if run.status.word != "planned"})
 
 
 @dataclass
-class GroupRun:
+class Rounds:
     """The new rounds of one group of a plan."""
 
     plan: Plan
     group: str
-    crew: Crew
+    workers: Workers
     reporter: ProgressReporter
     show_done: ShowDone
     _open: dict[str, PlannedRun] = field(default_factory=dict)  # runs that still miss a round
@@ -160,10 +157,10 @@ class GroupRun:
         if members[0].spec.task not in ("fit", "learn"):
             return [members]
         if all(map(self._is_apart, members)):
-            return self._beside(members)
+            return self._by_cores(members)
         return [[run] for run in members]
 
-    def _beside(self, runs: list[PlannedRun]) -> list[list[PlannedRun]]:
+    def _by_cores(self, runs: list[PlannedRun]) -> list[list[PlannedRun]]:
         """Runs that take one core each, as many side by side as there are cores."""
         cores = self.plan.machine.count
         return [runs[start : start + cores] for start in range(0, len(runs), cores)]
@@ -173,130 +170,142 @@ class GroupRun:
         self.plan.journal.set_status(dict.fromkeys(missing, status))
 
     def _round(self, number: int, members: list[PlannedRun]) -> None:
+        """Measure runs once, and record what has a result."""
         started, watch, journal = _now(), CpuShare(), self.plan.journal
         for run in (run for run in members if run.id in self._failed):
-            self.reporter.left_out(run)
+            self.reporter.advance(run, None)
         runs = [run for run in members if run.id not in self._failed]
-        outcomes: dict[str, Outcome] = {}
-        timed = [run for run in runs if run.spec.timed and run.spec.task == "train"]
-        for beside in self._beside([run for run in runs if self._is_apart(run)]):
-            outcomes |= self._at_once(beside, {run.id: self._job(run) for run in beside})
-        for run in (run for run in runs if run not in timed and run.id not in outcomes):
-            outcomes[run.id] = self._alone(run, self._job(run))
-        together = self._together(timed, outcomes)
-        measured: dict[str, Measured] = {}
-        for run in runs:
-            outcome = outcomes[run.id]
-            if outcome.measured is not None:
-                measured[run.id] = outcome.measured
-                continue
-            self._failed.add(run.id)
-            self._open.pop(run.id, None)
-            if run.missing:
-                journal.set_status({run.id: Status(outcome.status, outcome.reason)})
-        if not measured:
+        results, failed, together = self._measured(runs)
+        for name in failed:
+            self._failed.add(name)
+            self._open.pop(name, None)
+        missing = {run.id for run in runs if run.missing}
+        journal.set_status({name: status for name, status in failed.items() if name in missing})
+        if not results:
             return
-        measured = with_predictions({run.id: run.spec for run in members}, measured)
+        results = with_predictions({run.id: run.spec for run in members}, results)
         load = watch.share()
         if any(run.spec.fidelity in TIMED for run in members):
             self.reporter.load(load)
         # A baseline that only accompanies other runs has its rounds already.
-        still = [run for run in members if run.id in measured and run.id in self._open]
+        still = [run for run in members if run.id in results and run.id in self._open]
         done = [run for run in still if run.missing <= number]
         journal.commit(
             self.group,
-            measured,
+            results,
             self.plan.machine,
             (started, _now()),
             load,
-            together=[name for name in together if name in measured],
+            together=together,
             done=[run.id for run in done],
-            replacing=sorted(self._replaced & measured.keys()),
+            replacing=sorted(self._replaced & results.keys()),
         )
-        self._replaced -= measured.keys()
+        self._replaced -= results.keys()
         for run in done:
             del self._open[run.id]
         fresh = {run.id for run in done if run.missing}
         if fresh:
             self.show_done(self.plan, [run for run in self.plan.runs if run.id in fresh])
 
-    def _together(self, runs: list[PlannedRun], outcomes: dict[str, Outcome]) -> list[str]:
+    def _measured(
+        self, runs: list[PlannedRun]
+    ) -> tuple[dict[str, Result], dict[str, Status], list[str]]:
+        """The results of runs, the statuses of those without, and what was step against step."""
+        found: dict[str, Result | Status] = {}
+        timed = [run for run in runs if run.spec.timed and run.spec.task == "train"]
+        for beside in self._by_cores([run for run in runs if self._is_apart(run)]):
+            found |= self._at_once(beside, {run.id: self._request(run) for run in beside})
+        for run in (run for run in runs if run not in timed and run.id not in found):
+            found[run.id] = self._alone(run, self._request(run))
+        together = self._together(timed, found)
+        results = {name: each for name, each in found.items() if isinstance(each, Result)}
+        failed = {name: each for name, each in found.items() if isinstance(each, Status)}
+        return results, failed, [name for name in together if name in results]
+
+    def _together(
+        self, runs: list[PlannedRun], found: dict[str, Result | Status]
+    ) -> dict[str, Result | Status]:
         """Measure runs step against step, as far as memory allows, and the others in turn.
 
-        Adds an outcome for each; returns the ids of those that were measured step against step.
+        Enters what it found of each; returns what was measured step against step.
         """
-        jobs: dict[str, Job] = {}
+        requests: dict[str, Request] = {}
         for run in runs:
-            job: Job | Outcome = self._job(run)
+            request: Request | Status = self._request(run)
             if run.spec.modelled:
-                job = prepare_emulation(self.crew.measure, job, self._deadline)
-            if isinstance(job, Outcome):
-                outcomes[run.id] = self._told(run, job, 0.0)
+                request = prepare_emulation(self.workers.measure, request, self._deadline)
+            if isinstance(request, Status):
+                found[run.id] = self._reported(run, request, 0.0)
             else:
-                jobs[run.id] = job
+                requests[run.id] = request
         # A library that takes all processes has no use for those of a wider run.
-        widest = max((job.spec.devices for job in jobs.values()), default=0)
+        widest = max((request.spec.devices for request in requests.values()), default=0)
         beside = [
             run
             for run in runs
-            if run.id in jobs
+            if run.id in requests
             and (run.spec.library not in WHOLE_WORLD or run.spec.devices == widest)
         ]
-        found: dict[str, Outcome] = {}
+        at_once: dict[str, Result | Status] = {}
         while beside:
-            found = self._at_once(beside, jobs)
-            outcomes |= found
-            if not found or len(found) == len(beside):
+            at_once = self._at_once(beside, requests)
+            found |= at_once
+            if not at_once or len(at_once) == len(beside):
                 break
-            beside = [run for run in beside if run.id not in found]  # begin anew without it
-        for run in runs:
-            if run.id not in outcomes:
-                outcomes[run.id] = self._alone(run, jobs[run.id])
-        return [*found]
+            beside = [run for run in beside if run.id not in at_once]  # begin anew without it
+        for run in (run for run in runs if run.id not in found):
+            found[run.id] = self._alone(run, requests[run.id])
+        return at_once
 
-    def _at_once(self, runs: list[PlannedRun], jobs: Mapping[str, Job]) -> dict[str, Outcome]:
-        """The outcomes of runs that are measured step against step or, if apart, side by side.
+    def _at_once(
+        self, runs: list[PlannedRun], requests: Mapping[str, Request]
+    ) -> dict[str, Result | Status]:
+        """The results of runs that are measured step against step or, if apart, side by side.
 
-        Where one failed, it is that one's alone, and none where the memory does not hold all runs.
+        Where one failed, the status of that one alone; nothing where the memory does not hold all.
         """
         signals.check()
         number = {run.id: n for n, run in enumerate(runs)}
         asked = tuple(
-            replace(jobs[run.id], bases=tuple(number[b] for b in run.bases if b in number))
+            replace(requests[run.id], bases=tuple(number[b] for b in run.bases if b in number))
             for run in runs
         )
         apart = asked[0].apart
         self.reporter.note(f"{len(runs)} runs, {'side by side' if apart else 'step against step'}")
         began, deadline = time.monotonic(), self._deadline * (1 if apart else len(runs))
-        found = self.crew.measure_all(asked, deadline, fresh=not apart)
-        crowded = len(runs) > 1 and any(outcome.status == "oom" for outcome in found.values())
+        found = self.workers.measure_all(asked, deadline, fresh=not apart)
+        crowded = len(runs) > 1 and any(
+            isinstance(each, Status) and each.word == "oom" for each in found.values()
+        )
         if crowded and not apart:
             return {}
         seconds = (time.monotonic() - began) / len(runs)
-        return {runs[n].id: self._told(runs[n], each, seconds) for n, each in found.items()}
+        return {runs[n].id: self._reported(runs[n], each, seconds) for n, each in found.items()}
 
-    def _alone(self, run: PlannedRun, job: Job) -> Outcome:
+    def _alone(self, run: PlannedRun, request: Request) -> Result | Status:
         signals.check()
         self.reporter.note(run.named)
         began = time.monotonic()
         if run.spec.task == "fit" and run.spec.fidelity == "measured":
-            search = Search(self.crew.measure, job, self._deadline, self.reporter.note)
-            outcome = search.outcome()
+            search = Search(self.workers.measure, request, self._deadline, self.reporter.note)
+            found = search.found()
         else:
-            outcome = self.crew.measure(job, self._deadline)
-        return self._told(run, outcome, time.monotonic() - began)
+            found = self.workers.measure(request, self._deadline)
+        return self._reported(run, found, time.monotonic() - began)
 
     @property
     def _deadline(self) -> float:
         return DEADLINES[self.plan.scale]
 
-    def _told(self, run: PlannedRun, outcome: Outcome, seconds: float) -> Outcome:
-        if outcome.measured is not None:
-            self._cuts.add(run.spec, outcome.measured.record.balance)
-        self.reporter.measured(run, outcome, seconds)
-        return outcome
+    def _reported(self, run: PlannedRun, found: Result | Status, seconds: float) -> Result | Status:
+        if isinstance(found, Result):
+            self._cuts.add(run.spec, found.record.balance)
+            self.reporter.advance(run, seconds)
+        else:
+            self.reporter.fail(run, seconds, found, self.workers.logs)
+        return found
 
-    def _job(self, run: PlannedRun) -> Job:
+    def _request(self, run: PlannedRun) -> Request:
         spec, machine = run.spec, self.plan.machine
         earlier = [] if run.id in self._replaced else self.plan.journal.rounds_of(run.id)
         # Layers that wait keep nothing.
@@ -305,20 +314,20 @@ class GroupRun:
         )
         device = "cpu" if spec.modelled or spec.fidelity == "counted" else machine.device
         order = len(self.plan.journal.rounds)
-        return Job(spec, self._cuts.of(spec), read, device, order)
+        return Request(spec, self._cuts.of(spec), read, device, order)
 
     def _is_apart(self, run: PlannedRun) -> bool:
         return takes_one_core(run.spec, self.plan.machine.device)
 
 
-def workers(plans: Sequence[Plan], results: Path) -> Crew:
+def workers_for(plans: Sequence[Plan], results: Path) -> Workers:
     machine = plans[0].machine
     if torchrun_rank() is not None:
-        return Crew(team=torchrun())
+        return Workers(team=torchrun())
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     logs = results / machine.slug / plans[0].scale / "logs"
     refuse_links(results, logs)
-    return Crew(logs / name, 0 if machine.device == "cpu" else machine.count)
+    return Workers(logs / name, 0 if machine.device == "cpu" else machine.count)
 
 
 def _now() -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from crew import Crew, experiment, measure, spec
+from fakes import FakeWorkers, experiment, measure, spec
 
 from repro.cli.main import main
 from repro.harness.machine import Machine
@@ -17,7 +17,7 @@ SWEEP = experiment(spec(1, 1), spec(2, 4))
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("local")
-    assert measure(results, Crew(), SWEEP, machine=CPU) == 0
+    assert measure(results, FakeWorkers(), SWEEP, machine=CPU) == 0
     return results
 
 
@@ -25,7 +25,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of a machine with two GPUs."""
     results = tmp_path_factory.mktemp("sent")
-    assert measure(results, Crew(), SWEEP, machine=GPUS) == 0
+    assert measure(results, FakeWorkers(), SWEEP, machine=GPUS) == 0
     return results
 
 
@@ -53,7 +53,7 @@ def test_the_same_results_are_shown_once_and_machines_of_one_kind_keep_apart(sen
     results, lines = load_beside(sent, [sent, sent])
     assert len(results.runs) == 2
     assert all("tiny of 2x-h100 is among the results already" in line for line in lines)
-    measure(tmp_path / "other", Crew(), experiment(spec(1, 2)), machine=GPUS)
+    measure(tmp_path / "other", FakeWorkers(), experiment(spec(1, 2)), machine=GPUS)
     results, lines = load_beside(tmp_path / "none", [sent, tmp_path / "other"])
     names = [line.split()[-1] for line in lines]
     assert names[0] == "2x-h100"

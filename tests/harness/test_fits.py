@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from crew import spec
+from fakes import spec
 
-from repro.harness.crew import Crew
-from repro.harness.job import Job, Measured, Outcome
+from repro.harness.request import Request, Result, Status
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import RunSpec
 from repro.harness.tasks import fit_search
 from repro.harness.tasks.fit_search import Search
+from repro.harness.workers import Workers
 
 SIZES = {"d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
 MIB = 2**20
@@ -34,10 +34,10 @@ def fit_round(fit: Fitted, size: int, peaks: list[int] | None = None) -> FitRoun
     return FitRound(fit=fit, balance=[size], peak_bytes=peaks, setup_s=0.1, unit="x/s", labels={})
 
 
-def count(job: Job) -> FitRound:
+def count(request: Request) -> FitRound:
     """Ten bytes a size."""
-    assert job.spec.fidelity == "counted"
-    largest = (job.spec.memory or 0) // 10
+    assert request.spec.fidelity == "counted"
+    largest = (request.spec.memory or 0) // 10
     return fit_round(Fitted(largest=cut(largest), next=cut(largest + 1)), largest)
 
 
@@ -47,24 +47,23 @@ class Fake:
 
     real: int
 
-    def measure(self, job: Job, deadline: float) -> Outcome:
-        size = job.spec.model_args["L"]
-        assert job.balance == (size,)
+    def measure(self, request: Request, deadline: float) -> Result | Status:
+        size = request.spec.model_args["L"]
+        assert request.balance == (size,)
         if size > self.real:
             reason = "stage 0: MemoryError: 60 bytes of tensors at once, 55 are allowed"
-            return Outcome("oom", reason)
+            return Status("oom", reason)
         values = {"args": {"L": size}, "parameters": 0, "status": "done", "reason": ""}
         peaks = {"peak_bytes": [10 * size], "counted_bytes": [], "allocator_bytes": None}
         trained = Tried.model_validate(values | peaks)
         record = fit_round(Fitted(largest=None, next=None, tried=[trained]), size, [10 * size])
-        return Outcome("done", measured=Measured(record))
+        return Result(record)
 
 
-def answer(outcome: Outcome) -> FitRound:
-    assert outcome.measured is not None, outcome.reason
-    record = outcome.measured.record
-    assert isinstance(record, FitRound)
-    return record
+def answer(found: Result | Status) -> FitRound:
+    assert isinstance(found, Result), found
+    assert isinstance(found.record, FitRound)
+    return found.record
 
 
 @pytest.mark.parametrize(
@@ -75,9 +74,8 @@ def answer(outcome: Outcome) -> FitRound:
 def test_the_largest_that_trains_is_found_from_what_was_counted(real, tried, monkeypatch):
     monkeypatch.setattr(fit_search, "counted", count)
     said: list[str] = []
-    outcome = Search(Fake(real).measure, Job(fit(memory=55)), 1.0, said.append).outcome()
-    assert outcome.status == "done"
-    record = answer(outcome)
+    search = Search(Fake(real).measure, Request(fit(memory=55)), 1.0, said.append)
+    record = answer(search.found())
     assert [size.args["L"] for size in record.fit.tried] == tried
     assert record.fit.largest == cut(real)
     assert record.fit.next == cut(real + 1)
@@ -99,19 +97,18 @@ def test_a_size_that_fails_otherwise_ends_the_search(status: str, reason: str, m
     monkeypatch.setattr(fit_search, "counted", count)
 
     class Broken(Fake):
-        def measure(self, job: Job, deadline: float) -> Outcome:
-            return Outcome(status, reason)
+        def measure(self, request: Request, deadline: float) -> Status:
+            return Status(status, reason)
 
-    outcome = Search(Broken(9).measure, Job(fit(memory=55)), 1.0, lambda _: None).outcome()
-    assert (outcome.status, outcome.reason) == (status, reason)
+    search = Search(Broken(9).measure, Request(fit(memory=55)), 1.0, lambda _: None)
+    assert search.found() == (status, reason)
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
-    with Crew(tmp_path / "logs") as crew:
-        asked = Job(fit(2, optimizer="rmsprop", transport="shm"))
-        outcome = Search(crew.measure, asked, 60, lambda _: None).outcome()
-    record = answer(outcome)
+    with Workers(tmp_path / "logs") as workers:
+        asked = Request(fit(2, optimizer="rmsprop", transport="shm"))
+        record = answer(Search(workers.measure, asked, 60, lambda _: None).found())
     largest, above = record.fit.largest, record.fit.next
     assert largest is not None
     assert above is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import MACHINE, Crew, experiment, measure, spec
+from fakes import MACHINE, FakeWorkers, experiment, measure, spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ def results(recorded: Path, tmp_path: Path) -> Path:
 
 
 def again(results: Path, **options: Any) -> None:
-    assert measure(results, Crew(), SWEEP, **options) == 0
+    assert measure(results, FakeWorkers(), SWEEP, **options) == 0
 
 
 def seen(results: Path) -> tuple[str, list[Any]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from repro.experiments.consistency.runs import experiment
 from repro.gpipe import launch
-from repro.harness.job import Job
+from repro.harness.request import Request
 from repro.harness.schema import LearnRound
 from repro.harness.spec import LearnSpec, RunSpec, Training
 from repro.harness.tasks import learn
@@ -37,7 +37,7 @@ def trained(
     arguments = MODEL | {"num_classes": outputs}
     fields |= {"model_args": arguments, "training": training} | changed
     spec = RunSpec(model="amoebanet-b", **fields)
-    record: Any = learn.run(Job(spec), 0, []).record
+    record: Any = learn.run(Request(spec), 0, []).record
     return record
 
 
@@ -68,7 +68,7 @@ def translated(**data_args: Any) -> LearnRound:
     sizes = {"L": 1, "d": 16, "H": 16, "A": 2, "head_dim": 8, "V": 400, "S": 12, "T": 12}
     fields: Any = {"K": 1, "M": 2, "N": 16, "steps": 2, "task": "learn", "trace": False}
     spec = RunSpec(model="translation", model_args=sizes, training=training, **fields)
-    record: Any = learn.run(Job(spec), 0, []).record
+    record: Any = learn.run(Request(spec), 0, []).record
     return record
 
 
@@ -111,7 +111,7 @@ def test_the_weights_of_the_lowest_validation_loss_or_error_are_kept(by_error):
 
 def weights_in_float64(spec: LearnSpec) -> Tensor:
     """Weights and buffers after a run's steps; those before are the usual ones."""
-    trainer, *_ = learn._trainer(Job(spec), spec, dist.get_rank())
+    trainer, *_ = learn._trainer(Request(spec), spec, dist.get_rank())
     layers = trainer.pipe.module.double()
     next(layers.children()).register_forward_pre_hook(lambda _, images: (images[0].double(),))
     trainer.run(spec.steps)

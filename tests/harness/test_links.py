@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crew import Crew
+from fakes import FakeWorkers
 
 from repro.cli.main import main
 from repro.harness import runner
@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder))
         patch.chdir(folder)
-        patch.setattr(runner, "Crew", lambda *_: Crew())
+        patch.setattr(runner, "Workers", lambda *_: FakeWorkers())
         patch.setattr("wandb.init", None)
         assert main(VERBS[0].split()) == 0
         shutil.rmtree("results/wandb", ignore_errors=True)

@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import spec
+from fakes import spec
 from pydantic import TypeAdapter
 
 from repro.costs import device as devices
 from repro.gpipe import make_schedule
-from repro.harness.crew import Crew
-from repro.harness.job import Job
 from repro.harness.rehearsal import check
+from repro.harness.request import Request, Result
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks import simulate as modelled
 from repro.harness.tasks.emulate import prepare
+from repro.harness.workers import Workers
 from repro.simulate.stage_costs import StageCosts
 from repro.simulate.step import simulate
 
@@ -88,13 +88,13 @@ def test_two_processes_take_about_the_simulated_step(tmp_path: Path):
     waits = waiting(2, 4, fidelity="emulated", model_args=short, steps=3)
     gpu = {"fidelity": "emulated", "profile": "v100", "steps": 3}
     scaled = device(**gpu, stretch=0.3 / line(device(profile="v100"))["step_s"][0])
-    with Crew(tmp_path) as crew:
-        prepared = prepare(crew.measure, Job(scaled), 60)
-        assert isinstance(prepared, Job)
-        outcomes = crew.measure_all((prepared, Job(waits)), 60, fresh=True)
-    for run, outcome in zip((scaled, waits), outcomes.values(), strict=True):
-        assert outcome.measured is not None, outcome.reason
-        record = outcome.measured.record
+    with Workers(tmp_path) as workers:
+        prepared = prepare(workers.measure, Request(scaled), 60)
+        assert isinstance(prepared, Request)
+        found = workers.measure_all((prepared, Request(waits)), 60, fresh=True)
+    for run, each in zip((scaled, waits), found.values(), strict=True):
+        assert isinstance(each, Result), each
+        record = each.record
         assert isinstance(record, TrainRound)
         once = line(run.model_copy(update={"fidelity": "simulated", "stretch": None}))["step_s"][0]
         assert once <= min(record.step_s) < 1.5 * once

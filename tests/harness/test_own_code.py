@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from crew import Crew, experiment, measure, spec
+from fakes import FakeWorkers, experiment, measure, spec
 
 from repro.harness.frame import all_runs
 from repro.harness.own_code import code_of
@@ -46,11 +46,11 @@ def test_an_edit_of_what_it_imports_is_another_model(folder: Path):
 def test_an_edited_model_is_measured_again_beside_the_old_one(folder: Path, monkeypatch):
     monkeypatch.setattr("repro.harness.rehearsal.check_plans", lambda _: None)
     own = experiment(spec(1, 1, model=MODEL, model_args={}), rounds=1)
-    crew = Crew()
+    workers = FakeWorkers()
     for text in ("", "width = 2\n"):
         (folder / "helpers.py").write_text(text)
         for _ in range(2):
-            assert measure(folder / "r", crew, own, accumulate=True) == 0
-    assert len(crew.jobs) == 2
+            assert measure(folder / "r", workers, own, accumulate=True) == 0
+    assert len(workers.requests) == 2
     rows = all_runs(load(folder / "r"))
     assert rows["differs_in"].str.contains("figures=").sum() == 2

@@ -2,11 +2,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from crew import MACHINE, experiment, metrics, spec
+from fakes import MACHINE, experiment, metrics, spec
 
 from repro.costs import device as devices
 from repro.harness import catalog, plan
-from repro.harness.job import Measured
+from repro.harness.request import Result
 from repro.harness.spec import Experiment
 from repro.harness.vary import compared
 
@@ -18,7 +18,7 @@ def make(results: Path, *only: str, of: Experiment | None = None, **options: obj
 def record(made: plan.Plan, *points: tuple[int, int]) -> None:
     """One finished round of these (K, M)."""
     chosen = {
-        run.id: Measured(metrics(1.0, run.spec.K))
+        run.id: Result(metrics(1.0, run.spec.K))
         for run in made.runs
         if (run.spec.K, run.spec.M) in points
     }
@@ -39,7 +39,7 @@ def test_capped_stages_share_a_gpu_if_it_has_room(tmp_path: Path):
     for gigabytes, reasons in ((149, set()), (80, {"needs 133 GiB on each GPU, which has 75"})):
         gpu = replace(MACHINE, device="cuda", kind="NVIDIA H200", count=1, memory=gigabytes * 10**9)
         runs = plan.make(table1, "gpu", gpu, tmp_path).runs
-        assert {run.reason for run in runs if run.reason} == reasons
+        assert {run.obstacle for run in runs if run.obstacle} == reasons
 
 
 def test_only_adds_baselines_filters_are_alternatives_and_their_fields_go_together(tmp_path: Path):
@@ -56,7 +56,7 @@ def test_a_baseline_whose_own_was_not_asked_for_is_done_once(tmp_path: Path):
         record(make(tmp_path, "K=2,M=4"), (1, 4), (2, 1), (2, 4))
     made = make(tmp_path, "K=2,M=4")
     assert members(made) == []
-    assert [run.status for run in made.runs] == ["done"] * 3
+    assert [str(run.status) for run in made.runs] == ["done"] * 3
     assert members(make(tmp_path)) == [[(1, 1), (2, 1)]] * 2
 
 
@@ -90,12 +90,12 @@ def test_a_peer_needs_to_be_installed_and_some_take_all_processes(tmp_path: Path
     runs = [spec(K, 4, library="deepspeed", trace=False, **ONE_F_ONE_B) for K in (2, 4)]
     runs = [run.model_copy(update={"fidelity": "emulated"}) for run in runs]
     monkeypatch.setattr(plan, "find_spec", lambda _name: None)
-    (reason,) = {run.reason for run in make(tmp_path, of=experiment(*runs)).runs}
+    (reason,) = {run.obstacle for run in make(tmp_path, of=experiment(*runs)).runs}
     assert reason.startswith("deepspeed is not installed: .venv/bin/uv pip install")
     monkeypatch.setattr(plan, "find_spec", lambda _name: "there")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    reasons = [run.reason for run in make(tmp_path, of=experiment(*runs)).runs]
+    reasons = [run.obstacle for run in make(tmp_path, of=experiment(*runs)).runs]
     assert reasons == ["deepspeed takes all processes: start torchrun with 2", ""]
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from crew import Crew
+from fakes import FakeWorkers
 from torch import nn
 
 from repro.cli import source
@@ -318,7 +318,7 @@ def test_the_sum_of_gradients_is_a_ring_s_and_only_its_end_is_exposed():
 
 def test_the_command_that_is_printed_measures_the_plan(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(machine, "detect", lambda _scale: HERE)
-    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    monkeypatch.setattr(runner, "workers_for", lambda *_: FakeWorkers())
     less = max(answer(capsys, *FASTEST)["plain"]["peak_bytes"]) - 1
     fastest = [*FASTEST, "--memory", f"{less}B"]
     plan = answer(capsys, *fastest)["plans"][0]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from crew import spec
+from fakes import spec
 
 from repro.cli.main import main
 from repro.harness.journal import journals

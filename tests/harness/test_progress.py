@@ -4,20 +4,23 @@ import io
 from pathlib import Path
 
 import pytest
-from crew import MACHINE, experiment
+from fakes import MACHINE, experiment
 from rich.console import Console
 
-from repro.harness import plan, progress
-from repro.harness.progress import ProgressReporter, plan_table, summary
+from repro.harness import plan, progress, run_table
+from repro.harness.progress import ProgressReporter, summary
 from repro.harness.terminal import show, table_of
 
 
-def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path: Path):
+def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path: Path, monkeypatch):
     made = plan.make(experiment(), "smoke", MACHINE, tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     out = io.StringIO()
-    Console(file=out, width=80).print(plan_table(made))
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 1 + 6
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    show(run_table.planned(made), out)
+    common, _, _, *lines = out.getvalue().splitlines()
+    assert common == "D 1, recompute always, fidelity measured"
+    assert len(lines) == 6
     assert "skipped(needs 4 devices)" in lines[-1]
     assert summary([made]) == (
         "6 runs at scale smoke on test-cpu-2c; 0 done; 2 skipped (2 x needs 4 devices); 4 to "

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from crew import spec
+from fakes import spec
 
 from repro.cli.main import main
 from repro.harness import catalog, machine, rehearsal

@@ -1,4 +1,4 @@
-"""Resume, faults and --force, with a crew that measures without processes."""
+"""Resume, faults and --force, with a workers that measures without processes."""
 
 import io
 import re
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import MACHINE, Crew, experiment, measure, spec
+from fakes import MACHINE, FakeWorkers, experiment, measure, spec
 from rich.console import Console
 
 import repro.cli.run as cli
 from repro.harness import plan, rehearsal, runner
 from repro.harness.catalog import ORDER
 from repro.harness.frame import all_runs
-from repro.harness.job import Job, Outcome
 from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
+from repro.harness.request import Request, Result, Status
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group
 from repro.report import page
@@ -27,11 +27,11 @@ ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 
 @pytest.fixture
 def run(tmp_path: Path):
-    """Measure with a crew; returns the exit status."""
+    """Measure with a workers; returns the exit status."""
 
-    def go(crew: Crew, of: Experiment | None = None, *only: str, **options: Any) -> int:
+    def go(workers: FakeWorkers, of: Experiment | None = None, *only: str, **options: Any) -> int:
         with (tmp_path / "output.txt").open("a") as out:
-            return measure(tmp_path, crew, of, only, out=out, **options)
+            return measure(tmp_path, workers, of, only, out=out, **options)
 
     return go
 
@@ -42,23 +42,23 @@ def status(results: Path, K: int, M: int) -> str:
     return f"{run.status}, {len(run.rounds)}"
 
 
-class Crowded(Crew):
+class Crowded(FakeWorkers):
     """Its memory does not hold several runs."""
 
     def measure_all(
-        self, jobs: tuple[Job, ...], deadline: float, *, fresh: bool = False
-    ) -> dict[int, Outcome]:
-        if len(jobs) > 1:
-            return {len(jobs) - 1: Outcome("oom", "can't allocate memory")}
-        return super().measure_all(jobs, deadline)
+        self, requests: tuple[Request, ...], deadline: float, *, fresh: bool = False
+    ) -> dict[int, Result | Status]:
+        if len(requests) > 1:
+            return {len(requests) - 1: Status("oom", "can't allocate memory")}
+        return super().measure_all(requests, deadline)
 
 
-@pytest.mark.parametrize(("crew", "together"), [(Crew(), 4), (Crowded(), 0)])
+@pytest.mark.parametrize(("workers", "together"), [(FakeWorkers(), 4), (Crowded(), 0)])
 def test_what_memory_does_not_hold_is_measured_in_turn(
-    run, tmp_path: Path, crew: Crew, together: int
+    run, tmp_path: Path, workers: FakeWorkers, together: int
 ):
-    assert run(crew) == 0
-    assert crew.asked == [*ALL, *ALL]
+    assert run(workers) == 0
+    assert workers.asked == [*ALL, *ALL]
     (journal,) = journals(tmp_path)
     assert [len(event.together) for event in journal.rounds] == [together, together]
     done = [each for each in load(tmp_path).runs if each.done]
@@ -68,10 +68,10 @@ def test_what_memory_does_not_hold_is_measured_in_turn(
 def test_runs_of_one_process_that_no_clock_times_are_made_side_by_side(run, tmp_path: Path):
     sizes = []
 
-    class Counting(Crew):
-        def measure_all(self, jobs, deadline, *, fresh=False):
-            sizes.append((len(jobs), fresh))
-            return super().measure_all(jobs, deadline)
+    class Counting(FakeWorkers):
+        def measure_all(self, requests, deadline, *, fresh=False):
+            sizes.append((len(requests), fresh))
+            return super().measure_all(requests, deadline)
 
     simulated = [spec(K, 4, fidelity="simulated", profile="v100", trace=False) for K in (1, 2, 4)]
     assert run(Counting(), experiment(*simulated)) == 0
@@ -83,31 +83,31 @@ def test_runs_of_one_process_that_no_clock_times_are_made_side_by_side(run, tmp_
 def test_memory_is_read_once_the_cut_is_kept_and_a_second_start_does_nothing(
     run, monkeypatch: pytest.MonkeyPatch
 ):
-    crew = Crew()
-    run(crew, experiment(spec(2, 4), rounds=3))
-    assert [job.memory for job in crew.jobs] == [True, False, False]
-    assert [job.balance for job in crew.jobs] == [None, (2, 2), (2, 2)]
+    workers = FakeWorkers()
+    run(workers, experiment(spec(2, 4), rounds=3))
+    assert [request.memory for request in workers.requests] == [True, False, False]
+    assert [request.balance for request in workers.requests] == [None, (2, 2), (2, 2)]
     waits = spec(2, 4, model="timed", model_args={"L": 2}, fidelity="emulated")
-    asleep = Crew()
+    asleep = FakeWorkers()
     run(asleep, experiment(waits), accumulate=True)
-    assert not any(job.memory for job in asleep.jobs)
+    assert not any(request.memory for request in asleep.requests)
     monkeypatch.setattr(rehearsal, "build", None)  # no model is looked at
-    assert run(crew, experiment(spec(2, 4), rounds=3)) == 0
-    assert len(crew.jobs) == 3
+    assert run(workers, experiment(spec(2, 4), rounds=3)) == 0
+    assert len(workers.requests) == 3
 
 
 def test_a_baseline_that_accompanies_others_stays_done_also_where_it_fails_or_is_stopped(
     run, tmp_path: Path
 ):
-    run(Crew(), experiment(spec(1, 4), spec(2, 4)), "K=1,M=4")
-    run(Crew({(1, 4): Outcome("failed", "lost")}), experiment(spec(1, 4), spec(2, 4)), "K=2")
+    run(FakeWorkers(), experiment(spec(1, 4), spec(2, 4)), "K=1,M=4")
+    run(FakeWorkers({(1, 4): Status("failed", "lost")}), experiment(spec(1, 4), spec(2, 4)), "K=2")
     with pytest.raises(KeyboardInterrupt):
-        run(Crew(stop_after=1), experiment(spec(1, 4), spec(2, 4)), "K=2")
+        run(FakeWorkers(stop_after=1), experiment(spec(1, 4), spec(2, 4)), "K=2")
     assert status(tmp_path, 1, 4).startswith("done")
 
 
 def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Path):
-    broken = Crew(fail={(2, 1): Outcome("failed", "stage 1: RuntimeError: no", "logs/x")})
+    broken = FakeWorkers(fail={(2, 1): Status("failed", "stage 1: RuntimeError: no")})
     assert run(broken) == 1
     assert broken.asked.count((2, 1)) == 1  # later rounds go on without it
     assert status(tmp_path, 2, 1) == "failed(stage 1: RuntimeError: no), 0"
@@ -116,7 +116,7 @@ def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Pa
     assert "failed (stage 1: RuntimeError: no)" in output
     assert "logs/x" not in output
     assert "logs/x" in (tmp_path / cli.LOG).read_text()
-    again = Crew()
+    again = FakeWorkers()
     assert run(again) == 0
     # (2, 4) had no round together with its baseline (2, 1) either
     assert set(again.asked[:4]) == set(again.asked) == set(ALL)
@@ -124,12 +124,12 @@ def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Pa
 
 
 def test_force_replaces_what_was_asked_for(run, tmp_path: Path):
-    run(Crew())
+    run(FakeWorkers())
     before = rounds_table(load(tmp_path))
     with pytest.raises(KeyboardInterrupt):
-        run(Crew(stop_after=2), force=True)
+        run(FakeWorkers(stop_after=2), force=True)
     assert rounds_table(load(tmp_path)).equals(before), "nothing is lost"
-    again = Crew()
+    again = FakeWorkers()
     assert run(again, None, "K=2,M=4", force=True) == 0
     assert set(again.asked) == {(1, 4), (2, 1), (2, 4)}
     after = rounds_table(load(tmp_path))
@@ -141,11 +141,11 @@ def test_force_replaces_what_was_asked_for(run, tmp_path: Path):
 
 def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_path: Path):
     both = spec(1, 4), spec(2, 4)
-    run(Crew(), experiment(spec(1, 1)), accumulate=True)
-    run(Crew(), experiment(*both), accumulate=True)
+    run(FakeWorkers(), experiment(spec(1, 1)), accumulate=True)
+    run(FakeWorkers(), experiment(*both), accumulate=True)
     assert len(all_runs(load(tmp_path))) == 3
     for here in (MACHINE, replace(MACHINE, torch="9.9")):
-        run(Crew(), experiment(*both, version=2), accumulate=True, machine=here)
+        run(FakeWorkers(), experiment(*both, version=2), accumulate=True, machine=here)
         rows = all_runs(load(tmp_path)).set_index("K")
         assert len(rows) == 2
         assert rows.loc[2, "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
@@ -174,7 +174,7 @@ def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: P
 
     monkeypatch.setattr(page, "section_of", counted)
     monkeypatch.setattr(page.Page, "write", watched)
-    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    monkeypatch.setattr(runner, "workers_for", lambda *_: FakeWorkers())
     out, results, plots = io.StringIO(), tmp_path / "results", tmp_path / "plots"
     reporter = ProgressReporter(results / cli.LOG, Console(file=out, width=400))
     session = cli.Session(cli.RunOptions(results=results, wandb="disabled", plots=plots), reporter)

@@ -4,7 +4,7 @@ import json
 from typing import Any, get_args
 
 import pytest
-from crew import spec
+from fakes import spec
 
 from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES
 from repro.harness.spec import (

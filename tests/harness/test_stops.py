@@ -1,6 +1,6 @@
 """A forced sweep stopped at each of its writes: nothing recorded is lost.
 
-The crew measures without processes; tests/harness/test_interrupts.py kills real ones.
+The workers measures without processes; tests/harness/test_interrupts.py kills real ones.
 """
 
 from contextlib import suppress
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import Crew, experiment, measure, spec
+from fakes import FakeWorkers, experiment, measure, spec
 
 from repro.harness.frame import all_runs
 from repro.harness.results import load
@@ -38,7 +38,7 @@ class Disk:
         """Whether a sweep was killed at that write; then the next one goes on."""
         self.writes, self.kill_at = 0, at
         with suppress(Killed):
-            assert measure(results, Crew(), SWEEP, **options) == 0
+            assert measure(results, FakeWorkers(), SWEEP, **options) == 0
             return False
         return True
 

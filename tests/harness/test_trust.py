@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crew import MACHINE, experiment, spec
+from fakes import MACHINE, experiment, spec
 
 from repro.cli.main import main
 from repro.harness.journal import Journal

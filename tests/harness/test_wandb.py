@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import wandb
-from crew import SPEC_SIZES, Crew, experiment, measure, spec
+from fakes import SPEC_SIZES, FakeWorkers, experiment, measure, spec
 
 from repro.cli.main import main
 from repro.cli.run import RunOptions
 from repro.harness import wandb as copies
-from repro.harness.job import Job, Measured, Outcome
+from repro.harness.request import Request, Result, Status
 from repro.harness.results import load
 from repro.harness.schema import round_record
 from repro.harness.spec import RunSpec, Training
@@ -32,7 +32,7 @@ LOSSES = [1 / update for update in range(1, 100, 2)]  # of 100 updates every oth
 LEARN: dict[str, Any] = {"task": "learn", "loss": LOSSES, "digest": "0" * 64}
 LEARN |= {"metrics": {"accuracy": 0.5, "bleu toy:alfa": 20.0}, "parameters": 10, "seconds": 1.0}
 LEARN |= {"examples": 800, "balance": [2], "setup_s": 0.1, "unit": "examples/s", "labels": {}}
-# What a template of jobs or an agent of W&B sets for one run.
+# What a template of requests or an agent of W&B sets for one run.
 OF_ONE_RUN = {"WANDB_RUN_ID": "theirs", "WANDB_RESUME": "must", "WANDB_LAUNCH": "true"}
 OF_ONE_RUN |= {"WANDB_FORK_FROM": "theirs?_step=1", "WANDB_DIR": "/proc/theirs"}
 _NAMES = ["NAME", "RUN_GROUP", "JOB_TYPE", "NOTES", "TAGS", "SWEEP_ID"]
@@ -52,13 +52,13 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-class Teacher(Crew):
-    """As `Crew`, and a training is recorded."""
+class Teacher(FakeWorkers):
+    """As `FakeWorkers`, and a training is recorded."""
 
-    def measure(self, job: Job, deadline: float) -> Outcome:
-        if job.spec.task == "learn":
-            return Outcome("done", measured=Measured(round_record(LEARN), None))
-        return super().measure(job, deadline)
+    def measure(self, request: Request, deadline: float) -> Result | Status:
+        if request.spec.task == "learn":
+            return Result(round_record(LEARN))
+        return super().measure(request, deadline)
 
 
 def plan_of() -> Any:
@@ -101,8 +101,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(project)
         wandb.teardown()  # so that the variables are read
         of_all = {"WANDB_PROJECT": "ours", "WANDB_ENTITY": "a-team", "WANDB_API_KEY": KEY}
-        job = {"SM_TRAINING_ENV": '{"theirs": 1}', "TRAINING_JOB_NAME": "theirs"}
-        for name, value in {**OF_ONE_RUN, **of_all, **job}.items():
+        request = {"SM_TRAINING_ENV": '{"theirs": 1}', "TRAINING_JOB_NAME": "theirs"}
+        for name, value in {**OF_ONE_RUN, **of_all, **request}.items():
             patch.setenv(name, value)
         patch.setattr(socket, "gethostname", lambda: HOST)
         for _ in range(2):  # the second time nothing is measured, and nothing is copied again

@@ -12,7 +12,7 @@ from probed import examined, setup
 from torch import nn
 
 from repro.gpipe import launch
-from repro.harness.job import Job, Measured
+from repro.harness.request import Request, Result
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.run import run
 from repro.methods import make
@@ -109,10 +109,10 @@ def test_deepspeed_trains_as_ours():
         assert_trains_as_ours(results, "deepspeed")
 
 
-def bare_ranks() -> list[Measured]:
+def bare_ranks() -> list[Result]:
     args = {"L": 2, "forward_s": 0.005, "backward_s": 0.01, "elements": 1024}
     timed = RunSpec(model="timed", model_args=args, balance="uniform", fidelity="emulated", **BARE)
-    return run((Job(timed),), dist.get_rank())
+    return run((Request(timed),), dist.get_rank())
 
 
 @pytest.mark.alone
@@ -122,12 +122,12 @@ def test_the_bare_loop_takes_what_it_waits_and_little_more():
     assert record["sent_bytes"] == [{"activations": 4 * 4096}, {"gradients": 4 * 4096}]
 
 
-def minimal_ranks() -> list[Measured]:
+def minimal_ranks() -> list[Result]:
     """In 3 processes, one without a stage: ours and the paper on one page."""
     common: dict[str, Any] = {"K": 2, "M": 3, "N": 8, "steps": 3, "trace": False}
     common |= {"model": "transformer", "model_args": SMALL, "balance": "flops"}
     specs = [RunSpec(library=library, **common) for library in ("repro", "minimal")]
-    return run([Job(spec) for spec in specs], dist.get_rank())
+    return run([Request(spec) for spec in specs], dist.get_rank())
 
 
 def test_the_paper_on_one_page_has_our_losses():

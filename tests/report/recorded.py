@@ -10,10 +10,10 @@ from repro.gpipe.schedule.breakdown import breakdown
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
-from repro.harness.job import Measured
 from repro.harness.journal import Journal, Status
 from repro.harness.machine import Machine
 from repro.harness.predict import with_predictions
+from repro.harness.request import Result
 from repro.harness.results import Results, Run
 from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
@@ -57,7 +57,7 @@ def experiment(name: str = "table2", Ms: tuple[int, ...] = (1, 4)) -> Experiment
 def fill(results: Path, plan: Experiment) -> None:
     """Record five rounds of the plan's runs up to K=2; K=4 is skipped."""
 
-    def made(run: RunSpec, number: int) -> Measured | None:
+    def made(run: RunSpec, number: int) -> Result | None:
         if run.K > 2:
             return None
         step = STEPS[run.K, run.M] * DRIFT[number] * NOISE.get((run.K, run.M), (1,) * 5)[number]
@@ -66,7 +66,7 @@ def fill(results: Path, plan: Experiment) -> None:
         values |= {"peak_bytes": [(j + 1) * 100 * MIB for j in range(run.K)]}
         values |= {"balance": [4 // run.K] * run.K, "labels": {"attention": "plain"}}
         schedule = make_schedule("gpipe", run.K, run.M)
-        return Measured(record(walked, schedule, unit="sequences/s", **values), walked)
+        return Result(record(walked, schedule, unit="sequences/s", **values), walked)
 
     fill_with(results, plan, made, rounds=len(DRIFT))
     folder = Journal.of(results, MACHINE, "laptop", plan.name)
@@ -87,11 +87,11 @@ def fill_sweep(results: Path) -> None:
         groups=(Group(name="mlp", runs=(plain, *runs)),),
     )
 
-    def made(spec: RunSpec, _round: int) -> Measured:
+    def made(spec: RunSpec, _round: int) -> Result:
         walked = timeline(spec.K, spec.M)
         schedule = make_schedule("gpipe", spec.K, spec.M)
         values = {"step_s": [0.1 / spec.K] * 3, "peak_bytes": [MIB] * spec.K}
-        return Measured(record(walked, schedule, loss=[1.0], **values), walked)
+        return Result(record(walked, schedule, loss=[1.0], **values), walked)
 
     fill_with(results, plan, made)
 
@@ -128,7 +128,7 @@ def record(timeline: Timeline, schedule: Schedule, **changed: Any) -> RoundRecor
 def fill_with(
     results: Path,
     plan: Experiment,
-    made: Callable[[RunSpec, int], Measured | None],
+    made: Callable[[RunSpec, int], Result | None],
     rounds: int = 1,
     place: tuple[Machine, Scale] = (MACHINE, "laptop"),
 ) -> None:

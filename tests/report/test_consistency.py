@@ -10,7 +10,7 @@ from recorded import fill_with
 from repro.experiments.consistency import report as consistency
 from repro.experiments.consistency.runs import BASE_M, LIMIT, MODELS
 from repro.harness import catalog
-from repro.harness.job import Measured
+from repro.harness.request import Result
 from repro.harness.results import Results, load
 from repro.harness.schema import LearnRound
 from repro.harness.spec import RunSpec
@@ -22,7 +22,7 @@ RATES = {model["training"].recipe["lr"] for model in MODELS.values()}
 def trained(path: Path, replicas: float = 1e-7, nudge: float = 1e-8, **stages: Any) -> Results:
     """The weights of D=2 and of another rate are off by so much, and K=4 has these fields."""
 
-    def made(spec: RunSpec, _round: int) -> Measured:
+    def made(spec: RunSpec, _round: int) -> Result:
         shift = 0.0
         if spec.D == 2:
             shift = replicas
@@ -34,7 +34,7 @@ def trained(path: Path, replicas: float = 1e-7, nudge: float = 1e-8, **stages: A
         fields |= {"examples": 64, "metrics": {"loss": 1.0}, "balance": [1], "setup_s": 0.1}
         fields |= {"unit": "images/s", "labels": {}, "weights": [3.0 + shift, 4.0]}
         fields |= {"digest": "other" if shift else ""} | (stages if spec.K == 4 else {})
-        return Measured(LearnRound(**fields))
+        return Result(LearnRound(**fields))
 
     fill_with(path, catalog.find("consistency").build("laptop"), made)
     return load(path)

@@ -12,7 +12,7 @@ from repro.experiments.figure2 import report as figure2
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import catalog
-from repro.harness.job import Measured
+from repro.harness.request import Result
 from repro.harness.results import Results, Run, load
 from repro.harness.spec import RunSpec
 from repro.paper.theory import UNIT_COSTS
@@ -55,13 +55,13 @@ def recorded_figure2(path: Path, order: str = "FRB") -> Results:
     """Steps whose kinds are F, R and B; another order exchanges their names."""
     plan = catalog.find("figure2").build("laptop")
 
-    def made(spec: RunSpec, _round: int) -> Measured:
+    def made(spec: RunSpec, _round: int) -> Result:
         F = spec.model_args["forward_s"]
         step = replay(spec.make_schedule(), lambda kind, _stage: F * UNIT_COSTS[kind]).timeline
         names = dict(zip("FRB", order, strict=True))
         spans = [span._replace(kind=names.get(span.kind, span.kind)) for span in step.spans]
         step = Timeline((*spans,), spec.K)
-        return Measured(record(step, spec.make_schedule(), loss=[1.0]), step)
+        return Result(record(step, spec.make_schedule(), loss=[1.0]), step)
 
     fill_with(path, plan, made)
     return load(path)

@@ -17,7 +17,7 @@ from repro.experiments.table5 import report as table5
 from repro.experiments.table5.runs import END, UPDATES, arm_of
 from repro.harness import catalog
 from repro.harness.frame import select
-from repro.harness.job import Measured
+from repro.harness.request import Result
 from repro.harness.results import Results, Run, load
 from repro.harness.schema import LearnRound, RoundRecord
 from repro.harness.spec import RunSpec, Scale, canonical
@@ -37,7 +37,7 @@ def recorded(
     path: Path, name: str, made: Callable[[RunSpec], RoundRecord], scale: Scale
 ) -> Results:
     plan = catalog.find(name).build(scale)
-    fill_with(path, plan, lambda spec, _round: Measured(made(spec)), place=(MACHINE, scale))
+    fill_with(path, plan, lambda spec, _round: Result(made(spec)), place=(MACHINE, scale))
     return load(path)
 
 

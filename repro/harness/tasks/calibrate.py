@@ -22,7 +22,7 @@ from repro.gpipe.core.layers import build as build_layer
 from repro.gpipe.exact import rng
 from repro.gpipe.partition.layer_profile import timed as seconds_of
 from repro.gpipe.tree import Tree, flatten, map_leaves, unflatten, unwrapped
-from repro.harness.job import Job, Measured
+from repro.harness.request import Request, Result
 from repro.harness.schema import CalibrateRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
@@ -41,18 +41,18 @@ def sizes(spec: RunSpec) -> list[int]:
     return examples
 
 
-def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
+def run(request: Request, rank: int, _groups: list[Any]) -> Result:
     """Time every layer on this rank, while the other ranks compute and while they wait."""
     began = time.perf_counter()
-    model = build(job.spec.model, **job.spec.arguments)
-    calibration = timed_layers(job, rank, model)
+    model = build(request.spec.model, **request.spec.arguments)
+    calibration = timed_layers(request, rank, model)
     facts = {"balance": [len(model.layers)], **facts_of(model, began)}
-    return Measured(CalibrateRound(calibration=calibration, **facts))
+    return Result(CalibrateRound(calibration=calibration, **facts))
 
 
-def timed_layers(job: Job, rank: int, model: Model) -> Calibration:
+def timed_layers(request: Request, rank: int, model: Model) -> Calibration:
     """Seconds of every layer, the mean over the processes: all at once, and each in turn."""
-    spec, device = job.spec, device_of(job.device, rank)
+    spec, device = request.spec, device_of(request.device, rank)
     wire = ControlChannel(spec.K, rank)
     layers = _Chain(spec, model, wire, device)
 

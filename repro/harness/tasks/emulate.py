@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.job import Job, Measure, Measured, Outcome
+from repro.harness.request import Measure, Request, Result, Status
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.models import Model, build
@@ -13,34 +13,34 @@ from repro.simulate.stage_costs import FREE
 MESSAGE = 2**16  # bytes of the largest message that an emulation really sends
 
 
-def prepare(measure: Measure, job: Job, deadline: float) -> Job | Outcome:
+def prepare(measure: Measure, request: Request, deadline: float) -> Request | Status:
     """Simulate a run, to know how long its stages wait.
 
-    An outcome where that fails, or where nothing fits the device's memory.
+    Where that fails, its status.
     """
     fields = {"fidelity": "simulated", "transport": "auto", "trace": False}
-    twin = RunSpec(**{**job.spec.plain(), **fields, "stretch": None, "control": None})
-    outcome = measure(replace(job, spec=twin, device="cpu"), deadline)
-    simulated = outcome.measured and outcome.measured.record
-    if not isinstance(simulated, TrainRound) or not simulated.step_s:
-        return outcome
-    return replace(job, simulated=simulated)
+    twin = RunSpec(**{**request.spec.plain(), **fields, "stretch": None, "control": None})
+    found = measure(replace(request, spec=twin, device="cpu"), deadline)
+    if isinstance(found, Status):
+        return found
+    assert isinstance(found.record, TrainRound)
+    return replace(request, simulated=found.record)
 
 
-def in_device_seconds(job: Job, record: TrainRound, timeline: Timeline | None) -> Measured:
+def in_device_seconds(request: Request, record: TrainRound, timeline: Timeline | None) -> Result:
     """What was emulated, with the device's seconds in place of the longer ones that stages waited.
 
     That is all but `setup_s`.
     """
-    assert job.simulated is not None
-    scale = job.spec.stretch or 1.0
+    assert request.simulated is not None
+    scale = request.spec.stretch or 1.0
     changed = {
         "step_s": [seconds / scale for seconds in record.step_s],
-        "balance": job.simulated.balance,
-        "modelled": job.simulated.modelled,
-        "labels": record.labels | job.simulated.labels,
+        "balance": request.simulated.balance,
+        "modelled": request.simulated.modelled,
+        "labels": record.labels | request.simulated.labels,
     }
-    return Measured(record.model_copy(update=changed), timeline and _shrunk(timeline, scale))
+    return Result(record.model_copy(update=changed), timeline and _shrunk(timeline, scale))
 
 
 def _shrunk(timeline: Timeline, scale: float) -> Timeline:
@@ -53,16 +53,16 @@ def _shrunk(timeline: Timeline, scale: float) -> Timeline:
     return replace(timeline, spans=tuple(spans))
 
 
-def stand_in(job: Job) -> tuple[Model, LinkSpeed | None]:
+def stand_in(request: Request) -> tuple[Model, LinkSpeed | None]:
     """A model for emulation: a layer that sleeps in each stage, smaller messages, a slower link.
 
     Micro-batches have one example each, which is as large as a message. Messages are cut down by
     one factor for all boundaries, until the largest has `MESSAGE` bytes, and so is the link's
     speed: what is not really sent is waited for, and counts as transfer.
     """
-    assert job.simulated is not None
-    assert job.simulated.modelled is not None
-    costs = job.simulated.modelled.stages.scaled(job.spec.stretch or 1.0)
+    assert request.simulated is not None
+    assert request.simulated.modelled is not None
+    costs = request.simulated.modelled.stages.scaled(request.spec.stretch or 1.0)
     if costs.activations != costs.gradients:
         raise ValueError(
             f"fidelity = 'emulated': stages send {costs.activations} bytes and get "

@@ -12,7 +12,7 @@ from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import Messages
 from repro.gpipe.core.memory import LiveBytes, capped
 from repro.harness.cut import config_with
-from repro.harness.job import Job, Measured
+from repro.harness.request import Request, Result
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
@@ -21,16 +21,16 @@ from repro.methods.own import Own
 from repro.models import build
 
 
-def run(job: Job, rank: int, groups: list[Any]) -> Measured:
-    spec = job.spec
+def run(request: Request, rank: int, groups: list[Any]) -> Result:
+    spec = request.spec
     if spec.fidelity == "counted":
-        return Measured(counted(job))
+        return Result(counted(request))
     began = time.perf_counter()
-    model = drawn_on(device_of(job.device, rank), build(spec.model, **spec.arguments))
+    model = drawn_on(device_of(request.device, rank), build(spec.model, **spec.arguments))
     batch = model.batch(spec.N, spec.seed)
-    method = Own(setup_of(job, model, batch[0], rank, groups))
+    method = Own(setup_of(request, model, batch[0], rank, groups))
     with closing(method):
-        peaks, allocated = attempt(spec, method, batch, job.device)
+        peaks, allocated = attempt(spec, method, batch, request.device)
     trained = Tried(
         args=dict(spec.model_args),
         parameters=0,  # the coordinator knows them
@@ -42,11 +42,11 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     )
     fit = Fitted(largest=None, next=None, tried=[trained])
     balance = list(method.balance)
-    return Measured(FitRound(fit=fit, peak_bytes=peaks, balance=balance, **facts_of(model, began)))
+    return Result(FitRound(fit=fit, peak_bytes=peaks, balance=balance, **facts_of(model, began)))
 
 
-def counted(job: Job) -> FitRound:
-    spec, device = job.spec, job.device
+def counted(request: Request) -> FitRound:
+    spec, device = request.spec, request.device
     began = time.perf_counter()
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
     step = Step(config_with(spec, spec.balance), spec.N, optimizer, _messages(spec, device), device)

@@ -25,7 +25,7 @@ from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.tree import split
 from repro.harness.cut import config_of
-from repro.harness.job import Job, Measured
+from repro.harness.request import Request, Result
 from repro.harness.schema import LearnRound
 from repro.harness.spec import LearnSpec, Training, canonical
 from repro.harness.tasks.setup import device_of, facts_of
@@ -59,12 +59,12 @@ class Pretrained(NamedTuple):
 _pretrained: dict[str, Pretrained] = {}  # what this process has trained for several of its runs
 
 
-def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
+def run(request: Request, rank: int, _groups: list[Any]) -> Result:
     began = time.perf_counter()
-    spec = job.spec
+    spec = request.spec
     assert isinstance(spec, LearnSpec)
-    training, start = spec.training, _pretrain(job, spec, rank)
-    trainer, data, model = _trainer(job, spec, rank)
+    training, start = spec.training, _pretrain(request, spec, rank)
+    trainer, data, model = _trainer(request, spec, rank)
     with closing(trainer.pipe):
         if start is not None:
             trainer.start_from(start.state)
@@ -96,7 +96,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
         balance=list(trainer.pipe.balance),
         **facts,
     )
-    return Measured(record)
+    return Result(record)
 
 
 def _train(trainer: Trainer, spec: LearnSpec, examples: Examples) -> dict[str, float]:
@@ -122,7 +122,7 @@ def _train(trainer: Trainer, spec: LearnSpec, examples: Examples) -> dict[str, f
     return losses
 
 
-def _trainer(job: Job, spec: LearnSpec, rank: int) -> tuple[Trainer, Data, Model]:
+def _trainer(request: Request, spec: LearnSpec, rank: int) -> tuple[Trainer, Data, Model]:
     """The trainer of a run, its data, and the model."""
     model, recipe = build(spec.model, **spec.arguments), Recipe(**spec.training.recipe)
     is_of_images = model.unit == "images/s"
@@ -131,8 +131,8 @@ def _trainer(job: Job, spec: LearnSpec, rank: int) -> tuple[Trainer, Data, Model
     sample = split(inputs, spec.M)[0]
     pipe = Pipeline(
         model.layers,
-        **config_of(job, model, sample).arguments,
-        device=device_of(job.device, rank),
+        **config_of(request, model, sample).arguments,
+        device=device_of(request.device, rank),
         seed=spec.seed,
         sample=sample,
     )
@@ -173,14 +173,14 @@ def _translation_task(training: Training) -> TranslationTask:
     return TranslationTask(names=training.data, **arguments)
 
 
-def _pretrain(job: Job, of: LearnSpec, rank: int) -> Pretrained | None:
+def _pretrain(request: Request, of: LearnSpec, rank: int) -> Pretrained | None:
     """The outcome of the run's pretraining; None without one."""
     spec = of.pretraining_run()
     if spec is None:
         return None
     key = canonical(spec.plain())
     if key not in _pretrained:
-        trainer, data, _ = _trainer(job, spec, rank)
+        trainer, data, _ = _trainer(request, spec, rank)
         with closing(trainer.pipe):
             _train(trainer, spec, data.validation)
             state = _of_all_stages(trainer.pipe, trainer.pipe.module.state_dict())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from repro.harness.job import Job, Measured
+from repro.harness.request import Request, Result
 from repro.harness.spec import TIMED
 from repro.harness.tasks import calibrate, check, fit, learn, simulate, traffic, train
 from repro.harness.tasks.setup import groups_of
@@ -26,31 +26,31 @@ _TASKS = {
 
 
 def run(
-    jobs: Sequence[Job],
+    requests: Sequence[Request],
     rank: int,
     at: Callable[[int], object] = lambda _: None,
     agree: train.Agree = lambda _, decide: decide(),
-) -> list[Measured]:
+) -> list[Result]:
     """Measure one run, or several together. Every worker calls it, also one without a stage.
 
-    Several are timed step against step by all workers, and rank 0 gets the records. Of jobs that
-    are `Job.apart` each rank measures its own as if it were alone, and gets that record. Ranks are
-    numbered replica after replica. `at` gets the index of the job whose turn it is; `agree` is for
-    `train.run`.
+    Several are timed step against step by all workers, and rank 0 gets the results. Of runs that
+    are `Request.apart` each rank measures its own as if it were alone, and gets that result. Ranks
+    are numbered replica after replica. `at` gets the index of the run whose turn it is; `agree` is
+    for `train.run`.
     """
-    if jobs[0].apart:
-        if rank >= len(jobs):
+    if requests[0].apart:
+        if rank >= len(requests):
             return []
-        jobs, rank = jobs[rank : rank + 1], 0
-    first = jobs[0]
-    groups = [groups_of(job.spec) for job in jobs]
+        requests, rank = requests[rank : rank + 1], 0
+    first = requests[0]
+    groups = [groups_of(request.spec) for request in requests]
     if first.device == "cuda":
         choose_kernels(exact=first.spec.task in ("check", "learn"))
-    measured: list[Measured] = []
+    measured: list[Result] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if first.spec.task == "train" and first.spec.fidelity in TIMED:
-            measured = train.run(jobs, rank, groups, at, agree)
+            measured = train.run(requests, rank, groups, at, agree)
         elif rank < first.processes:
             task = simulate.run if first.spec.fidelity == "simulated" else _TASKS[first.spec.task]
             measured = [task(first, rank, groups[0])]

@@ -14,8 +14,8 @@ from torch import nn
 from repro.gpipe.comm.transport import TIMEOUT
 from repro.gpipe.tree import split
 from repro.harness.cut import config_of
-from repro.harness.job import Job
 from repro.harness.predict import waits
+from repro.harness.request import Request
 from repro.harness.spec import PIPELINING, REPLICATED, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.methods.method import Setup
@@ -25,17 +25,17 @@ from repro.models.timed import TimedSGD
 _SPARE = timedelta(seconds=5)  # a stage waits so long for a neighbour whose library refused
 
 
-def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) -> Setup:
+def setup_of(request: Request, model: Model, inputs: Any, rank: int, groups: list[Any]) -> Setup:
     """The arguments of a method; a balance by time is measured on the first micro-batch."""
-    spec = job.spec
+    spec = request.spec
     sample = split(inputs, spec.M)[0]
     return Setup(
         model.layers,
         model.loss,
-        config=config_of(job, model, sample),
+        config=config_of(request, model, sample),
         sample=sample,
         seed=spec.seed,
-        device=device_of(job.device, rank),
+        device=device_of(request.device, rank),
         optimizer=partial(TimedSGD if waits(model) else OPTIMIZERS[spec.optimizer], lr=spec.lr),
         group=groups[0] if groups else None,
         zero=spec.zero is not None,

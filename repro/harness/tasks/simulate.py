@@ -7,18 +7,18 @@ import time
 from typing import Any
 
 from repro.gpipe import breakdown
-from repro.harness.job import Job, Measured
 from repro.harness.predict import predict, source_of
+from repro.harness.request import Request, Result
 from repro.harness.schema import Modelled, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.setup import facts_of
 
 
-def run(job: Job, _rank: int, _groups: list[Any]) -> Measured:
-    return simulated(job.spec, job.device)
+def run(request: Request, _rank: int, _groups: list[Any]) -> Result:
+    return simulated(request.spec, request.device)
 
 
-def simulated(spec: RunSpec, device: str) -> Measured:
+def simulated(spec: RunSpec, device: str) -> Result:
     """One simulated run; `device` is the kind whose operators are counted.
 
     Where not even micro-batches of one example stay within the memory, the record has no steps.
@@ -42,4 +42,4 @@ def simulated(spec: RunSpec, device: str) -> Measured:
         modelled=Modelled(batch=n * spec.M, stages=found.costs, memory=source.memory),
         **facts,
     )
-    return Measured(record, timeline if n and spec.trace else None)
+    return Result(record, timeline if n and spec.trace else None)

@@ -24,7 +24,7 @@ from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.schedule import collector
 from repro.gpipe.tree import split
 from repro.harness.cut import TimedCuts
-from repro.harness.job import Job, Measured
+from repro.harness.request import Request, Result
 from repro.harness.schema import TrainRound
 from repro.harness.spec import SLOWED
 from repro.harness.statistics import MIN_BLOCKS, decided
@@ -50,12 +50,12 @@ Agree = Callable[[int, Callable[[], list[int]]], list[int]]
 
 
 def run(
-    jobs: Sequence[Job],
+    requests: Sequence[Request],
     rank: int,
     groups: Sequence[list[Any]],
     at: Callable[[int], object],
     agree: Agree,
-) -> list[Measured]:
+) -> list[Result]:
     """Build all runs, warm them up, and measure blocks of one step of each, in random order.
 
     Runs of the same M, which will be compared most, stay next to each other. `groups` are the
@@ -64,21 +64,21 @@ def run(
     """
     trainings: dict[int, Training] = {}
     cuts = TimedCuts()
-    for index, job in enumerate(jobs):
+    for index, request in enumerate(requests):
         at(index)
-        if rank < job.processes:
-            job = job if job.balance else replace(job, balance=cuts.of(job.spec))
-            trainings[index] = Training(job, rank, groups[index])
-            cuts.add(job.spec, trainings[index].balance)
-    orders = random.Random(jobs[0].order)
-    going = [*range(len(jobs))]
-    for block in range(max(job.spec.steps for job in jobs)):
+        if rank < request.processes:
+            cut = request.balance or cuts.of(request.spec)
+            trainings[index] = Training(replace(request, balance=cut), rank, groups[index])
+            cuts.add(request.spec, trainings[index].balance)
+    orders = random.Random(requests[0].order)
+    going = [*range(len(requests))]
+    for block in range(max(request.spec.steps for request in requests)):
         if block % _BLOCKS_BETWEEN_COLLECTIONS == 0:
             gc.collect()
-        members = [index for index in going if block < jobs[index].spec.steps]
-        place = {job.spec.M: orders.random() for job in jobs}
+        members = [index for index in going if block < requests[index].spec.steps]
+        place = {request.spec.M: orders.random() for request in requests}
         orders.shuffle(members)
-        members.sort(key=lambda index: place[jobs[index].spec.M])
+        members.sort(key=lambda index: place[requests[index].spec.M])
         with collector.paused():  # as timeit does
             for index in members:
                 at(index)
@@ -86,7 +86,7 @@ def run(
                     trainings[index].step()
         if block + 1 >= MIN_BLOCKS:
             seconds = {index: training.seconds for index, training in trainings.items()}
-            going = agree(block, partial(going_on, jobs, going, seconds))
+            going = agree(block, partial(going_on, requests, going, seconds))
     measured = []
     for index, training in trainings.items():
         at(index)
@@ -97,14 +97,14 @@ def run(
 
 
 def going_on(
-    jobs: Sequence[Job], going: Sequence[int], seconds: Mapping[int, Sequence[float]]
+    runs: Sequence[Request], going: Sequence[int], seconds: Mapping[int, Sequence[float]]
 ) -> list[int]:
     """Which of the runs that take part so far take another block.
 
     A run does if one of its ratios is not decided. With such runs go those that they are divided
     by, all controls, and runs without a ratio. If no run but a control has a ratio, all go on.
     """
-    if not any(job.bases and not job.spec.control for job in jobs):
+    if not any(run.bases and not run.spec.control for run in runs):
         return [*going]
 
     def is_open(index: int, base: int) -> bool:
@@ -114,35 +114,35 @@ def going_on(
 
     needed: set[int] = set()
     for index in going:
-        job = jobs[index]
-        if job.spec.control or len(seconds[index]) == job.spec.steps:
+        run = runs[index]
+        if run.spec.control or len(seconds[index]) == run.spec.steps:
             continue
-        if any(is_open(index, base) for base in job.bases):
+        if any(is_open(index, base) for base in run.bases):
             needed.add(index)
     if needed:
-        needed |= {index for index in going if jobs[index].spec.control or not jobs[index].bases}
-    needed |= {base for index in needed for base in jobs[index].bases}
+        needed |= {index for index in going if runs[index].spec.control or not runs[index].bases}
+    needed |= {base for index in needed for base in runs[index].bases}
     return [index for index in going if index in needed]
 
 
 class Training:
     """One run on this rank, built and warmed up, that is measured step by step."""
 
-    def __init__(self, job: Job, rank: int, groups: list[Any]) -> None:
+    def __init__(self, request: Request, rank: int, groups: list[Any]) -> None:
         began = time.perf_counter()
-        self._job, spec = job, job.spec
-        held = _held(job)
-        if job.simulated:
-            (model, throttle), examples = stand_in(job), spec.M
+        self._request, spec = request, request.spec
+        held = _held(request)
+        if request.simulated:
+            (model, throttle), examples = stand_in(request), spec.M
         else:
-            model = drawn_on(device_of(job.device, rank), build(spec.model, **spec.arguments))
+            model = drawn_on(device_of(request.device, rank), build(spec.model, **spec.arguments))
             throttle, examples = None, spec.N
         self._batch = model.batch(examples, spec.seed)
         if spec.D > 1:
             inputs, targets = (split(tree, spec.D)[rank // spec.K] for tree in self._batch)
             self._batch = inputs, targets
-        setup = replace(setup_of(job, model, self._batch[0], rank, groups), trace=spec.trace)
-        if job.simulated:
+        setup = replace(setup_of(request, model, self._batch[0], rank, groups), trace=spec.trace)
+        if request.simulated:
             setup = replace(setup, config=replace(setup.config, throttle=throttle))
         self._method = make(spec.library, setup)
         self.balance = self._method.balance
@@ -153,7 +153,7 @@ class Training:
         if spec.control == "slowed":
             self._asleep = SLOWED * min((step.seconds for step in warm), default=0.0)
         self._steps: list[Step] = []
-        self._own = _held(job) - held
+        self._own = _held(request) - held
         self._facts = facts_of(model, began)
 
     def step(self) -> None:
@@ -163,11 +163,11 @@ class Training:
     @property
     def seconds(self) -> list[float]:
         """Of each step so far; the device's, where the run is emulated."""
-        return [step.seconds / (self._job.spec.stretch or 1.0) for step in self._steps]
+        return [step.seconds / (self._request.spec.stretch or 1.0) for step in self._steps]
 
-    def measured(self) -> Measured:
+    def measured(self) -> Result:
         """The record of all steps so far, with the spans of the median traced one."""
-        spec, method, job = self._job.spec, self._method, self._job
+        spec, method, request = self._request.spec, self._method, self._request
         timelines = [step.timeline for step in self._steps if step.timeline is not None]
         parts = [breakdown(timeline, spec.make_schedule()) for timeline in timelines] or [{}]
         record = TrainRound(
@@ -178,15 +178,15 @@ class Training:
             breakdown={name: statistics.mean(part[name] for part in parts) for name in parts[0]},
             balance=list(self.balance),
             **method.asynchrony(),
-            peak_bytes=self._peaks() if job.memory else None,
-            sent_bytes=method.sent_bytes(*self._batch) if job.memory else None,
+            peak_bytes=self._peaks() if request.memory else None,
+            sent_bytes=method.sent_bytes(*self._batch) if request.memory else None,
             **self._facts,
         )
         by_length = sorted(timelines, key=lambda timeline: timeline.step_time)
         median = by_length[(len(by_length) - 1) // 2] if by_length else None
-        if job.simulated:
-            return in_device_seconds(job, record, median)
-        return Measured(record, median)
+        if request.simulated:
+            return in_device_seconds(request, record, median)
+        return Result(record, median)
 
     def close(self) -> None:
         self._method.close()
@@ -211,7 +211,7 @@ class Training:
 
     def _peaks(self) -> list[int] | None:
         """Peak memory of each stage without what the other runs hold on its device."""
-        others = self._method.gather(_held(self._job) - self._own)
+        others = self._method.gather(_held(self._request) - self._own)
         peaks = self._method.peak_bytes(*self._batch)
         # Ranks are numbered replica after replica.
         return peaks and [p - max(others[j :: len(peaks)]) for j, p in enumerate(peaks)]
@@ -222,6 +222,6 @@ class Training:
             raise NonFiniteError(f"the loss is {loss}; lower the learning rate")
 
 
-def _held(job: Job) -> int:
+def _held(request: Request) -> int:
     """Bytes of the GPU that this process has handed out; the CPU's are counted by tensor."""
-    return torch.cuda.memory_allocated() if job.device == "cuda" else 0
+    return torch.cuda.memory_allocated() if request.device == "cuda" else 0

@@ -1,7 +1,8 @@
-"""What passes between the coordinator and its workers: a job, and what became of it."""
+"""What passes between the coordinator and its workers: a request for a run, and its result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import SerializeAsAny
 
@@ -10,17 +11,27 @@ from repro.harness.schema import RoundRecord, TrainRound
 from repro.harness.spec import TIMED, RunSpec
 
 
+class Status(NamedTuple):
+    """What became of a run."""
+
+    word: str  # "planned", "running", "done", "skipped", "interrupted", "oom", "timeout", "failed"
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.word}({self.reason})" if self.reason else self.word
+
+
 @dataclass(frozen=True)
-class Job:
+class Request:
     """One run to measure once."""
 
     spec: SerializeAsAny[RunSpec]  # with the fields of its task
     balance: tuple[int, ...] | None = None  # as cut in an earlier round; None: cut now
     memory: bool = True  # whether to read peak memory too
     device: str = "cpu"  # or "cuda"
-    order: int = 0  # seed of the orders in which the jobs of a block take their steps
+    order: int = 0  # seed of the orders in which the runs of a block take their steps
     simulated: TrainRound | None = None  # of a run that is emulated with a device's profile
-    bases: tuple[int, ...] = ()  # numbers of the jobs beside it that it is divided by
+    bases: tuple[int, ...] = ()  # numbers of the runs beside it that it is divided by
 
     @property
     def processes(self) -> int:
@@ -34,19 +45,11 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The record of a round, and the spans of its median step."""
+class Result:
+    """The record of a run in one round, and the spans of its median step."""
 
     record: RoundRecord
     timeline: Timeline | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    status: str  # "done", "oom", "timeout", "failed" or "interrupted"
-    reason: str = ""  # why it is not done
-    log: str = ""  # folder of the workers' output, for a person to look into
-    measured: Measured | None = None  # by rank 0; None where it is not done
 
 
 def takes_one_core(spec: RunSpec, device: str) -> bool:
@@ -58,4 +61,5 @@ def takes_one_core(spec: RunSpec, device: str) -> bool:
     return untimed and spec.devices == 1 and device == "cpu"
 
 
-Measure = Callable[[Job, float], Outcome]  # of one run once, within so many seconds
+# Measures one run once, within so many seconds; without a result, its status says why.
+Measure = Callable[[Request, float], Result | Status]

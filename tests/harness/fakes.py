@@ -1,5 +1,4 @@
-"""A crew that measures without processes: fixed step times, failures on demand. And a small
-experiment."""
+"""Workers without processes: fixed step times, failures on demand. And a small experiment."""
 
 import io
 from dataclasses import dataclass, field
@@ -12,9 +11,9 @@ from rich.console import Console
 from repro.cli.run import LOG, RunOptions, Session
 from repro.gpipe.schedule.replay import replay
 from repro.harness import plan, runner
-from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import Machine
 from repro.harness.progress import ProgressReporter
+from repro.harness.request import Request, Result, Status
 from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec
 
@@ -59,50 +58,51 @@ def metrics(seconds: float, K: int, **changed: Any) -> RoundRecord:
 
 
 @dataclass
-class Crew:
-    """Takes (K + 1/M) seconds for a step; what it was asked is in `jobs`.
+class FakeWorkers:
+    """Take (K + 1/M) seconds for a step; what they were asked is in `requests`.
 
-    fail: run (K, M) -> its outcome; stop_after: how many jobs until Ctrl-C.
+    fail: run (K, M) -> its status; stop_after: how many requests until Ctrl-C.
     """
 
-    fail: dict[tuple[int, int], Outcome] = field(default_factory=dict)
+    fail: dict[tuple[int, int], Status] = field(default_factory=dict)
     stop_after: int | None = None
-    jobs: list[Job] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    logs = Path("logs/x")
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "FakeWorkers":
         return self
 
     def __exit__(self, *_: object) -> None:
         return None
 
-    def measure(self, job: Job, deadline: float) -> Outcome:
-        if self.stop_after is not None and len(self.jobs) >= self.stop_after:
+    def measure(self, request: Request, deadline: float) -> Result | Status:
+        if self.stop_after is not None and len(self.requests) >= self.stop_after:
             raise KeyboardInterrupt
-        self.jobs.append(job)
-        K, M = job.spec.K, job.spec.M
+        self.requests.append(request)
+        K, M = request.spec.K, request.spec.M
         if (K, M) in self.fail:
             return self.fail[K, M]
-        timeline = replay(job.spec.make_schedule(), lambda _kind, _stage: 1.0).timeline
-        return Outcome("done", measured=Measured(metrics(1 / K + 1 / M, K), timeline))
+        timeline = replay(request.spec.make_schedule(), lambda _kind, _stage: 1.0).timeline
+        return Result(metrics(1 / K + 1 / M, K), timeline)
 
     def measure_all(
-        self, jobs: tuple[Job, ...], deadline: float, *, fresh: bool = False
-    ) -> dict[int, Outcome]:
-        outcomes: dict[int, Outcome] = {}
-        for number, job in enumerate(jobs):
-            outcomes[number] = self.measure(job, deadline)
-            if outcomes[number].status != "done":
-                return {number: outcomes[number]}
-        return outcomes
+        self, requests: tuple[Request, ...], deadline: float, *, fresh: bool = False
+    ) -> dict[int, Result | Status]:
+        found: dict[int, Result | Status] = {}
+        for number, request in enumerate(requests):
+            found[number] = self.measure(request, deadline)
+            if isinstance(found[number], Status):
+                return {number: found[number]}
+        return found
 
     @property
     def asked(self) -> list[tuple[int, int]]:
-        return [(job.spec.K, job.spec.M) for job in self.jobs]
+        return [(request.spec.K, request.spec.M) for request in self.requests]
 
 
 def measure(
     results: Path,
-    crew: Crew,
+    workers: FakeWorkers,
     of: Experiment | None = None,
     only: tuple[str, ...] = (),
     *,
@@ -111,9 +111,9 @@ def measure(
     session: dict[str, Any] | None = None,
     **options: Any,
 ) -> int:
-    """What `repro run` does, with this crew; returns the exit status."""
+    """What `repro run` does, with this workers; returns the exit status."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "workers", lambda *_: crew)
+        patch.setattr(runner, "workers_for", lambda *_: workers)
         console = Console(file=out or io.StringIO(), width=200)
         reporter = ProgressReporter(results / LOG, console)
         asked: dict[str, Any] = {"wandb": "disabled"} | (session or {})
