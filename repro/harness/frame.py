@@ -23,10 +23,9 @@ _ENDS = ("", "_ci_low", "_ci_high")
 # fmt: off
 # Attributes of a run that are columns of its line, besides the fields of its spec.
 _OF_RUN = (
-    "experiment", "machine", "scale", "group", "id", "status", "done", "model", "K", "M", "N", "D",
-    "schedule", "checkpoint", "library", "fidelity", "device", "cut_by", "commit", "unit", "step_s",
-    "throughput", "idle_over_total", "idle_over_work", "peak_gib_max", "peak_gib_per_stage",
-    "balance", "labels", "differs_in",
+    "experiment", "machine", "scale", "group", "id", "status", "done", "N", "device", "cut_by",
+    "commit", "unit", "step_s", "throughput", "idle_over_total", "idle_over_work", "peak_gib_max",
+    "peak_gib_per_stage", "balance", "labels", "differs_in",
 )
 # Columns of `rounds_frame` that a round has besides, or instead, of its run.
 _OF_ROUND = (

@@ -56,19 +56,14 @@ def measure(
 
     Only for the process that holds the lock of the results, under which the plans were made.
     """
-    watch = CpuShare()  # until the first round begins
-    todo = [plan for plan in plans if plan.outstanding]
-    workers = workers_for(todo, results) if todo else None
+    parts = in_parts(plans)
+    workers = workers_for(parts, results) if parts else None
     for plan in plans:
         prepare(plan)
     if workers is None:
         return
     with workers:
-        runs = [run for plan in todo for run in plan.runs]
-        if any(run.missing and run.spec.fidelity in TIMED for run in runs):
-            reporter.load(watch.share())
-        reporter.begin(todo)
-        parts = in_parts(todo)
+        reporter.begin(parts)
         for number, part in enumerate(parts, start=1):
             began = time.monotonic()
             for group in part.experiment.groups:

@@ -198,12 +198,13 @@ def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: P
     assert complete == [False] * 11 + [True] * 6 + [False] * 2
     assert made.count("consistency") == 2, "what has not changed is not made again"
     printed, address = out.getvalue().splitlines(), plots / "report.html"
-    answers = [line for line in printed if re.match(r"\w+ \(\d+ s\): transformer, measured", line)]
+    answers = [
+        line for line in printed if re.fullmatch(r"\w+ \(\d+ s\): (\d) of \1 runs are done", line)
+    ]
     assert [line.split()[0] for line in answers] == [*ORDER]
     first, early, *others = [line for line in printed[1:] if line not in answers]
     assert first == f"page: {address}, renewed after each exhibit; log: {reporter.log_file}"
-    assert early.startswith("bubble (1 s): transformer, simulated, ")
-    assert early.endswith("; its measured runs follow")
+    assert early == "bubble (1 s): 1 of 1 runs are done; its measured runs follow"
     assert others == [
         "warning: the page is not renewed: ZeroDivisionError: no figure",
         f"the paper's exhibits are complete at {address}; what follows compares with other methods "
