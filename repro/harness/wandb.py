@@ -50,7 +50,6 @@ _DRAWN = {
     "idle_over_total": "Share of time in which stages are idle",
     "peak_gib_max": "Peak memory of a stage, GiB",
 }
-_LOSSES = 25  # of a training; its record has more, which would be most of the copies' bytes
 _printed: set[str] = set()
 _unreachable: set[str] = set()  # modes: "online" once the server did not answer
 
@@ -173,8 +172,8 @@ def _points(run: Run) -> Points:
     newest = run.rounds[-1].record
     if isinstance(newest, LearnRound):
         updates = math.ceil(newest.examples / run.N / len(newest.loss))  # from a loss to the next
-        for place in range(0, len(newest.loss), math.ceil(len(newest.loss) / _LOSSES)):
-            yield 1 + place * updates, {"train_loss": newest.loss[place]}
+        for place, loss in enumerate(newest.loss):
+            yield 1 + place * updates, {"train_loss": loss}
         return
     for number, each in enumerate(run.rounds):
         gib = [peak / GIB for peak in each.values.get("peak_bytes") or ()]

@@ -2,8 +2,6 @@
 
 import gc
 import itertools
-import re
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,8 +12,6 @@ from repro.harness.spec import TIMED
 from repro.harness.tasks import calibrate, check, fit, learn, simulate, traffic, train
 from repro.harness.tasks.setup import groups_of
 
-# What torch warns of where an operator has no deterministic kernel on a GPU.
-_NOT_DETERMINISTIC = r"(\S+) does not have a deterministic implementation"
 _TASKS = {
     "check": check.run,
     "fit": fit.run,
@@ -46,20 +42,12 @@ def run(
     groups = [groups_of(request.spec) for request in requests]
     if first.device == "cuda":
         choose_kernels(exact=first.spec.task in ("check", "learn"))
-    measured: list[Result] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        if first.spec.task == "train" and first.spec.fidelity in TIMED:
-            measured = train.run(requests, rank, groups, at, agree)
-        elif rank < first.processes:
-            task = simulate.run if first.spec.fidelity == "simulated" else _TASKS[first.spec.task]
-            measured = [task(first, rank, groups[0])]
-    for warning in caught:
-        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    found = [re.match(_NOT_DETERMINISTIC, str(warning.message)) for warning in caught]
-    if names := sorted({match[1] for match in found if match}):
-        for each in measured:
-            each.record.labels["not deterministic"] = ", ".join(names)
+    results: list[Result] = []
+    if first.spec.task == "train" and first.spec.fidelity in TIMED:
+        results = train.run(requests, rank, groups, at, agree)
+    elif rank < first.processes:
+        task = simulate.run if first.spec.fidelity == "simulated" else _TASKS[first.spec.task]
+        results = [task(first, rank, groups[0])]
     if first.device == "cuda":
         # What this process keeps for its next run is missing to processes on the same GPU.
         gc.collect()
@@ -67,7 +55,7 @@ def run(
     # Not after an error: closed connections would hide it behind errors of the neighbours.
     for group in itertools.chain.from_iterable(groups):
         dist.destroy_process_group(group)
-    return measured if rank == 0 else []
+    return results if rank == 0 else []
 
 
 def choose_kernels(*, exact: bool) -> None:
