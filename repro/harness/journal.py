@@ -168,8 +168,8 @@ class Journal:
 
     def set_status(self, statuses: Mapping[str, Status]) -> None:
         """Record the statuses that are not as they were."""
-        said = {run: Status(each.word, redact(each.reason)) for run, each in statuses.items()}
-        changed = {run: list(each) for run, each in said.items() if self.status(run) != each}
+        redacted = {run: Status(each.word, redact(each.reason)) for run, each in statuses.items()}
+        changed = {run: list(each) for run, each in redacted.items() if self.status(run) != each}
         if changed:
             self.append(StatusEvent(status=changed))
 

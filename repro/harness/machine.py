@@ -214,7 +214,7 @@ def _hosts() -> int:
 
 
 def _network() -> str:
-    """The network that gloo and NCCL were told to use between hosts."""
+    """The network that gloo and NCCL use between hosts."""
     chosen = map(os.environ.get, ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
     return ", ".join(dict.fromkeys(filter(None, chosen))) or "default network"
 

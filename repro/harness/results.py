@@ -1,7 +1,7 @@
 """Everything recorded, as typed runs and rounds; `repro.harness.frame` makes pandas frames of them.
 
 Nothing is measured here. A file that cannot be read is one line that names it, and nothing is
-shown: a number that is not whole never stands among others.
+shown: no number of a damaged file is mixed with others.
 """
 
 import math

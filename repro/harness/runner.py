@@ -113,7 +113,7 @@ class Rounds:
     workers: Workers
     reporter: ProgressReporter
     show_done: ShowDone
-    _open: dict[str, PlannedRun] = field(default_factory=dict)  # runs that still miss a round
+    _open: set[str] = field(default_factory=set)  # runs that still miss a round
     _replaced: set[str] = field(default_factory=set)  # whose first new round replaces the old ones
     _failed: set[str] = field(default_factory=set)
     _cuts: TimedCuts = field(default_factory=TimedCuts)
@@ -121,14 +121,15 @@ class Rounds:
     def measure(self) -> None:
         """Measure and record one round after the other; later rounds leave out runs that failed."""
         journal, planned = self.plan.journal, self.plan.fresh_rounds(self.group)
-        self._open = {run.id: run for members in planned for run in members}
+        runs = {run.id: run for members in planned for run in members}
+        # A baseline that only accompanies other runs stays done, even if it fails here.
+        self._open = {run.id for run in runs.values() if run.missing}
         if self.plan.force:
-            self._replaced = {run.id for run in self._open.values() if not run.added}
-        for run in self._open.values():
+            self._replaced = {run.id for run in runs.values() if not run.added}
+        for run in runs.values():
             earlier = journal.rounds_of(run.id)
             if earlier and run.id not in self._replaced:
                 self._cuts.add(run.spec, earlier[-1].records[run.id]["balance"])
-        # A baseline that only accompanies other runs stays done, whatever becomes of it here.
         self._mark(Status("running"))
         try:
             for number, members in enumerate(planned, start=1):
@@ -161,8 +162,7 @@ class Rounds:
         return [runs[start : start + cores] for start in range(0, len(runs), cores)]
 
     def _mark(self, status: Status) -> None:
-        missing = [name for name, run in self._open.items() if run.missing]
-        self.plan.journal.set_status(dict.fromkeys(missing, status))
+        self.plan.journal.set_status(dict.fromkeys(sorted(self._open), status))
 
     def _round(self, number: int, members: list[PlannedRun]) -> None:
         """Measure runs once, and record what has a result."""
@@ -171,20 +171,16 @@ class Rounds:
             self.reporter.advance(run, None)
         runs = [run for run in members if run.id not in self._failed]
         results, failed, together = self._measured(runs)
-        for name in failed:
-            self._failed.add(name)
-            self._open.pop(name, None)
-        missing = {run.id for run in runs if run.missing}
-        journal.set_status({name: status for name, status in failed.items() if name in missing})
+        journal.set_status({name: status for name, status in failed.items() if name in self._open})
+        self._failed |= failed.keys()
+        self._open -= failed.keys()
         if not results:
             return
         results = with_predictions({run.id: run.spec for run in members}, results)
         load = watch.share()
         if any(run.spec.fidelity in TIMED for run in members):
             self.reporter.load(load)
-        # A baseline that only accompanies other runs has its rounds already.
-        still = [run for run in members if run.id in results and run.id in self._open]
-        done = [run for run in still if run.missing <= number]
+        done = [run for run in members if run.id in results and run.missing == number]
         journal.commit(
             self.group,
             results,
@@ -196,11 +192,8 @@ class Rounds:
             replacing=sorted(self._replaced & results.keys()),
         )
         self._replaced -= results.keys()
-        for run in done:
-            del self._open[run.id]
-        fresh = {run.id for run in done if run.missing}
-        if fresh:
-            self.show_done(self.plan, [run for run in self.plan.runs if run.id in fresh])
+        self._open -= {run.id for run in done}
+        self.show_done(self.plan, done)
 
     def _measured(
         self, runs: list[PlannedRun]

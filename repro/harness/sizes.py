@@ -34,8 +34,8 @@ TRANSLATION = _at(
     {},
 )
 
-DEFAULT_N = 32  # mini-batch of every verb, where nothing else is said
-BLOCKS = 15  # of a round at most, where nothing else is said
+DEFAULT_N = 32  # mini-batch of every verb by default
+BLOCKS = 15  # of a round at most by default
 
 
 def sets(scale: Scale) -> int:

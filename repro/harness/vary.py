@@ -27,11 +27,11 @@ def _varied_arguments(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
-    """Run id -> the settings that tell the run from the others, such as `width=64, lr=0.1`.
+    """Run id -> the settings that distinguish the run, such as `width=64, lr=0.1`.
 
-    These are arguments of the model, the fields of `_NAMED` and the data of a training in which
-    runs of the same model and fidelity differ; of an arm of trainings its name and the seed. K, M
-    and the library are part of the id; other fields have columns of their own.
+    These are arguments of the model and the fields of `_NAMED` in which runs of the same model and
+    fidelity differ; of an arm of trainings its name and the seed. K, M and the library are part of
+    the id; other fields have columns of their own.
     """
     alike: dict[tuple[str, str], list[str]] = {}
     for run, spec in runs.items():
@@ -41,24 +41,22 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
         specs = [runs[run] for run in members]
         usual = [spec for spec in specs if spec.control is None] or specs
         arguments, named = _varied_arguments(usual), varied(usual, _NAMED)
-        data = [", ".join(spec.training.data) if spec.training else "" for spec in specs]
-        differ = len(set(data)) > 1
-        for run, spec, trained_on in zip(members, specs, data, strict=True):
-            settings = {n: value for n, value in spec.model_args.items() if n in arguments}
-            values = {name: getattr(spec, name) for name in named}
-            settings |= {name: value for name, value in values.items() if value is not None}
-            if spec.control:
-                settings["control"] = spec.control
-            if spec.training and spec.training.arm:
-                settings = {"arm": spec.training.arm, "seed": spec.seed}
-                if spec.training.tuning:
-                    settings["tried rate"] = spec.training.recipe["lr"]
-            elif differ:
-                settings["data"] = trained_on
+        for run in members:
+            settings = _settings(runs[run], arguments, named)
             texts[run] = ", ".join(
                 f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()
             )
     return texts
+
+
+def _settings(spec: RunSpec, arguments: Sequence[str], named: Sequence[str]) -> dict[str, Any]:
+    training = spec.training
+    if training and training.arm:
+        rate = {"tried rate": training.recipe["lr"]} if training.tuning else {}
+        return {"arm": training.arm, "seed": spec.seed, **rate}
+    settings = {name: spec.model_args[name] for name in arguments if name in spec.model_args}
+    fields = {name: getattr(spec, name) for name in (*named, "control")}
+    return settings | {name: value for name, value in fields.items() if value is not None}
 
 
 def compared(spec: RunSpec, **changed: Any) -> str:

@@ -147,9 +147,6 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
     assert found["b"] == "d=256, optimizer=adam, lr=0.1"
     assert (found["d"], found["e"]) == ("", ""), "alone of their fidelity or model"
     assert (found["f"], found["g"]) == ("zero=1", ""), "neither what it lacks nor trace"
-    trainings = [Training(data=data, recipe={}) for data in (("toy:alfa",), ("toy:bravo",))]
-    of = {each.data[0]: spec(task="learn", training=each) for each in trainings}
-    assert differences(of) == {name: f"data={name}" for name in of}
     arms = [
         Training(data=("toy:alfa",), recipe={"lr": 1}, arm="A", tuning=t) for t in (False, True)
     ]

@@ -1,4 +1,4 @@
-"""Check: hold a library against the unsplit model."""
+"""The task "check": compare a library with the unsplit model."""
 
 import time
 from dataclasses import asdict

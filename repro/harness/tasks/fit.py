@@ -80,7 +80,7 @@ def attempt(
     """Train one size within the memory; a MemoryError on the stage that needs more.
 
     Two steps: before the first there are no gradients, and the optimizer has no state. On a GPU a
-    third one watches every operator, to tell tensors from kernels' workspace.
+    third one watches every operator, to count tensors without kernels' workspace.
 
     Returns:
         Peak bytes of each stage, and on a GPU its bytes of tensors, of tensors and workspace, and
