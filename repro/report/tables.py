@@ -1,11 +1,12 @@
 """The tables of an experiment, and every run and round."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
 
-from repro.harness.frame import CSV_COLUMNS, Frame, all_runs, rounds_frame
+from repro.harness.frame import CSV_COLUMNS, Frame, all_runs
 from repro.harness.results import Results, Run
 from repro.harness.text import ranged
 from repro.report.compare import link_name, told_apart
@@ -13,6 +14,11 @@ from repro.report.curves import OVER_PLAIN, timed_runs
 from repro.report.declared import compared
 from repro.report.framed import MARKS, in_two, or_status
 from repro.report.table import Cell, Table
+
+# Attributes of a run and of a round that are columns of rounds.csv.
+_OF_RUN = ("machine", "scale", "experiment", "group", "id", "model", "K", "M", "N", "fidelity")
+_OF_ROUND = ("name", "commit", "step_s", "throughput", "idle_over_total", "idle_over_work")
+_OF_ROUND += ("loss", "breakdown", "load")
 
 
 def tables_of(results: Results, experiment: str) -> list[Table]:
@@ -78,8 +84,15 @@ def rounds(results: Results) -> Frame:
     The settings of a run are in runs.csv, on the line with the same machine, scale, experiment and
     run.
     """
-    frame = rounds_frame(results)
-    return frame.loc[frame["round"].notna(), [*CSV_COLUMNS]]
+    of_run, of_round = attrgetter(*_OF_RUN), attrgetter(*_OF_ROUND)
+    lines = [
+        (*of_run(run), *of_round(round_), round_.values["setup_s"])
+        for run in results.runs
+        for round_ in run.rounds
+    ]
+    names = {"id": "run", "name": "round"}
+    columns = [*_OF_RUN, *_OF_ROUND, "setup_s"]
+    return pd.DataFrame(lines, columns=columns).rename(columns=names)[[*CSV_COLUMNS]]
 
 
 def _labels(run: Run) -> dict[str, Any]:
