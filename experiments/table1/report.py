@@ -169,15 +169,13 @@ def _fits_of(runs: Sequence[Run], specs: Mapping[str, RunSpec]) -> dict[str, Fit
 
 
 def _on_a_gpu(runs: Sequence[Run], paper: Quoted) -> str:
-    """How training the printed size went, and the largest size that trains."""
-    trained, searched, words = plan.trained(paper), plan.searched(paper), []
+    """How training the printed size went."""
+    trained, words = plan.trained(paper), []
     for run in runs:
         if run.spec == trained and run.status.startswith("oom"):
             words.append("out of memory")
         if run.spec == trained and run.done:
             words.append("out of memory" if run.size == "nothing fits" else "trains")
-        if run.spec == searched and run.done:
-            words.append(f"largest {run.size}")
     return ", ".join(dict.fromkeys(words)) or EMPTY
 
 

@@ -55,7 +55,7 @@ class Result:
 def takes_one_core(spec: RunSpec, device: str) -> bool:
     """Whether it takes one process of the CPU and nothing of it is timed.
 
-    So others of its kind may run beside it. A measured fit may not: its sizes follow each other.
+    So others of its kind may run beside it.
     """
     untimed = spec.task == "learn" or spec.fidelity not in TIMED
     return untimed and spec.devices == 1 and device == "cpu"

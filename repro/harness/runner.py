@@ -22,8 +22,8 @@ from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
 from repro.harness.request import Request, Result, Status, takes_one_core
 from repro.harness.spec import TIMED, WHOLE_WORLD, RunSpec, Scale
+from repro.harness.tasks import fit
 from repro.harness.tasks.emulate import prepare as prepare_emulation
-from repro.harness.tasks.fit_search import Search
 from repro.harness.workers import Workers
 from repro.io import signals
 from repro.io.untrusted import refuse_links
@@ -74,9 +74,9 @@ def measure(
 def in_parts(plans: Sequence[Plan]) -> list[Plan]:
     """The plans in the order of measurement, in which an experiment may be two parts.
 
-    Trainings and measured steps come last. Nearly all verdicts rest on what comes first: what is
-    counted, and of the paper's exhibits what is simulated or emulated, the shortest exhibit at the
-    beginning.
+    Measured steps and trainings to a quality come last. Nearly all verdicts rest on what comes
+    first, the shortest part at the beginning: what is counted, and of the paper's exhibits what is
+    simulated or emulated, and trainings whose bits are compared.
     """
     first, then = [], []
     for plan in plans:
@@ -88,12 +88,13 @@ def in_parts(plans: Sequence[Plan]) -> list[Plan]:
         early = [run for run in plan.runs if run.group not in late]
         first.append(replace(plan, runs=tuple(early)))
         then.append(replace(plan, runs=tuple(run for run in plan.runs if run.group in late)))
-    first.sort(key=lambda plan: (not plan.is_of_paper, plan.experiment.minutes.get(plan.scale, 0)))
+    first.sort(key=lambda part: part.seconds)
     return [part for part in (*first, *then) if part.outstanding]
 
 
 def _is_late(spec: RunSpec) -> bool:
-    return spec.task == "learn" or (spec.timed and spec.fidelity == "measured")
+    to_a_quality = spec.training is not None and spec.training.arm != ""
+    return to_a_quality or (spec.timed and spec.fidelity == "measured")
 
 
 def prepare(plan: Plan) -> None:
@@ -275,8 +276,7 @@ class Rounds:
         self.reporter.note(run.named)
         began = time.monotonic()
         if run.spec.task == "fit" and run.spec.fidelity == "measured":
-            search = Search(self.workers.measure, request, self._deadline, self.reporter.note)
-            found = search.found()
+            found = fit.trained(self.workers.measure, request, self._deadline)
         else:
             found = self.workers.measure(request, self._deadline)
         return self._reported(run, found, time.monotonic() - began)

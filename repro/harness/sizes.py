@@ -67,9 +67,6 @@ MODELLED_TRANSFORMER = _at_paper_size(TRANSFORMER["smoke"], TRANSFORMER["paper"]
 NARROW = _at_paper_size(
     {**TRANSFORMER["smoke"], "d": 16, "H": 32}, {"L": 48, "d": 1024, "H": 4096, "heads": 16}
 )
-# Without D (AmoebaNet) and L (Transformer), which a fit increases until 64 or 24 MiB are full.
-AMOEBANET_SMALL: dict[str, Any] = {"L": 3, "image": 64, "num_classes": 10}
-TRANSFORMER_SMALL: dict[str, Any] = {"d": 128, "H": 512, "heads": 4, "V": 512, "T": 32}
 
 
 def stretched(base: float, K: int, M: int) -> float:

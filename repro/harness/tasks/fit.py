@@ -2,6 +2,7 @@
 
 import time
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from repro.costs.fit import Step, largest
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import Messages
-from repro.gpipe.core.memory import LiveBytes, capped
+from repro.gpipe.core.memory import LiveBytes, capped, over_limit
 from repro.harness.cut import config_with
-from repro.harness.request import Request, Result
+from repro.harness.request import Measure, Request, Result, Status
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
@@ -43,6 +44,42 @@ def run(request: Request, rank: int, groups: list[Any]) -> Result:
     fit = Fitted(largest=None, next=None, tried=[trained])
     balance = list(method.balance)
     return Result(FitRound(fit=fit, peak_bytes=peaks, balance=balance, **facts_of(model, began)))
+
+
+def trained(measure: Measure, request: Request, deadline: float) -> Result | Status:
+    """One size, trained by the stages into which it is counted to be cut.
+
+    A stage that runs out of the memory is a result. A size that is counted not to fit is trained
+    all the same.
+    """
+    by_counting = request.spec.model_copy(update={"fidelity": "counted"})
+    try:
+        record = counted(replace(request, spec=by_counting))
+    except ValueError as error:  # it cannot be counted
+        return Status("failed", str(error))
+    size = record.fit.largest or record.fit.next
+    assert size is not None
+    found = measure(replace(request, balance=tuple(size.balance)), deadline)
+    reason, peaks, allocated = "", None, None
+    if isinstance(found, Result):
+        assert isinstance(found.record, FitRound)
+        (of_stages,) = found.record.fit.tried
+        peaks, allocated = of_stages.peak_bytes, of_stages.allocator_bytes
+    elif not (reason := over_limit(found.reason)):
+        return found
+    tried = Tried(
+        args=size.args,
+        parameters=size.parameters,
+        status="oom" if reason else "done",
+        reason=reason,
+        peak_bytes=peaks,
+        counted_bytes=[stage.total for stage in size.stages],
+        allocator_bytes=allocated,
+    )
+    largest, above = (None, size) if reason else (size, None)
+    fit = Fitted(largest=largest, next=above, tried=[tried], counted=record.fit.largest)
+    changed = {"fit": fit, "peak_bytes": peaks, "balance": size.balance}
+    return Result(record.model_copy(update=changed))
 
 
 def counted(request: Request) -> FitRound:
@@ -80,7 +117,7 @@ def attempt(
     """Train one size within the memory; a MemoryError on the stage that needs more.
 
     Two steps: before the first there are no gradients, and the optimizer has no state. On a GPU a
-    third one watches every operator, to count tensors without kernels' workspace.
+    third one watches every operator, to tell tensors from kernels' workspace.
 
     Returns:
         Peak bytes of each stage, and on a GPU its bytes of tensors, of tensors and workspace, and
