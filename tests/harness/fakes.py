@@ -111,7 +111,7 @@ def measure(
     session: dict[str, Any] | None = None,
     **options: Any,
 ) -> int:
-    """What `repro run` does, with this workers; returns the exit status."""
+    """What `repro run` does, with these workers; returns the exit status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "workers_for", lambda *_: workers)
         console = Console(file=out or io.StringIO(), width=200)

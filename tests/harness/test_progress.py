@@ -40,7 +40,7 @@ def test_without_a_terminal_a_line_a_minute_says_what_runs(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("is_terminal", "width", "lines"), [(True, 40, 2), (True, 80, 3), (False, 20, 2)]
+    ("is_terminal", "width", "lines"), [(True, 40, 2), (True, 80, 3), (False, 80, 2)]
 )
 def test_a_table_keeps_every_word(is_terminal: bool, width: int, lines: int, monkeypatch):
     """On a terminal, a column of words takes several lines if enough is left for it."""

@@ -1,4 +1,4 @@
-"""Resume, faults and --force, with a workers that measures without processes."""
+"""Resume, faults and --force, with workers that are no processes."""
 
 import io
 import re
@@ -27,7 +27,7 @@ ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 
 @pytest.fixture
 def run(tmp_path: Path):
-    """Measure with a workers; returns the exit status."""
+    """Measure with these workers; returns the exit status."""
 
     def go(workers: FakeWorkers, of: Experiment | None = None, *only: str, **options: Any) -> int:
         with (tmp_path / "output.txt").open("a") as out:
@@ -99,14 +99,17 @@ def test_memory_is_read_once_the_cut_is_kept_and_a_second_start_does_nothing(
 def test_a_baseline_that_accompanies_others_stays_done_also_where_it_fails_or_is_stopped(
     run, tmp_path: Path
 ):
-    run(FakeWorkers(), experiment(spec(1, 4), spec(2, 4)), "K=1,M=4")
-    run(FakeWorkers({(1, 4): Status("failed", "lost")}), experiment(spec(1, 4), spec(2, 4)), "K=2")
-    with pytest.raises(KeyboardInterrupt):
-        run(FakeWorkers(stop_after=1), experiment(spec(1, 4), spec(2, 4)), "K=2")
+    both = experiment(spec(1, 4), spec(2, 4))
+    run(FakeWorkers(), both, "K=1,M=4")
+    run(FakeWorkers({(1, 4): Status("failed", "lost")}), both, "K=2")
+    assert status(tmp_path, 1, 4) == "done, 2"
+    with pytest.raises(KeyboardInterrupt):  # in the second round
+        run(FakeWorkers(stop_after=3), both, "K=2")
     assert status(tmp_path, 1, 4).startswith("done")
+    assert status(tmp_path, 2, 4) == "interrupted(stopped by the user), 1"
 
 
-def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Path):
+def test_a_failure_is_shown_recorded_and_never_kept_as_a_result(run, tmp_path: Path):
     broken = FakeWorkers(fail={(2, 1): Status("failed", "stage 1: RuntimeError: no")})
     assert run(broken) == 1
     assert broken.asked.count((2, 1)) == 1  # later rounds go on without it
