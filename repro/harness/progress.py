@@ -100,7 +100,7 @@ class ProgressReporter:
         self._round = f"{plan.experiment.name}/{group}, round {number} of {total}"
 
     def note(self, text: str) -> None:
-        """Show what is measured, or how far it is, such as a trial of a search."""
+        """Show what is measured."""
         self._show(f"{self._round}: {short(text, 60, quote=False)}")
 
     def fail(self, run: PlannedRun, seconds: float, status: Status, logs: Path | None) -> None:

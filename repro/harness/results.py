@@ -20,7 +20,7 @@ from repro.harness.catalog import names
 from repro.harness.contention import BUSY, is_busy
 from repro.harness.journal import Journal, Place, journals
 from repro.harness.schema import Modelled, PlanEvent, RoundRecord, TrainRound, round_record
-from repro.harness.spec import TIMED, RunSpec, canonical, run_name
+from repro.harness.spec import TIMED, RunSpec, assigned, canonical, run_name
 from repro.harness.statistics import Ratio, ratio
 from repro.harness.text import percent
 from repro.harness.vary import compared, differences
@@ -192,10 +192,14 @@ class Run:
 
     @property
     def size(self) -> str:
+        """What a fit chose of the model's arguments, such as `L=24`."""
         if self.fit is None:
             return ""
-        largest = self.fit["largest"]
-        return self.spec.chosen_arguments(largest["args"]) if largest else "nothing fits"
+        if not (largest := self.fit["largest"]):
+            return "nothing fits"
+        given = self.spec.model_args
+        chosen = {name: value for name, value in largest["args"].items() if name not in given}
+        return assigned(chosen) or "as given"
 
     @property
     def parameters(self) -> float:

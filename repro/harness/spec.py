@@ -276,11 +276,6 @@ class RunSpec(Frozen):
         seed = self.seed - 1 if self.control == "again" else self.seed
         return self.model_copy(update={"control": None, "seed": seed})
 
-    def chosen_arguments(self, arguments: Mapping[str, Any]) -> str:
-        """The arguments that a fit chose, such as `L=24`, out of all of its model."""
-        chosen = {name: value for name, value in arguments.items() if name not in self.model_args}
-        return assigned(chosen) or "as given"
-
     def make_schedule(self) -> Schedule:
         per_rank = self.stages_per_rank or 1
         return _schedule(self.schedule, self.total_stages, self.M, self.checkpoint, per_rank)
