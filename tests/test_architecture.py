@@ -36,7 +36,7 @@ ALLOWED = {
 # room; it grows only with a reason beside it.
 LINES = {
     "gpipe": 11100,  # executed zero bubble (450); a warning of layers that combine examples (290)
-    "harness": 6300,  # several hosts, damaged journals; the cut in one place
+    "harness": 6200,  # several hosts, damaged journals; the cut in one place
     "experiments": 4000,
     "cli": 1700,
     "report": 2000,

@@ -148,7 +148,7 @@ class Workers:
         self._opened.close()
 
     def _wanted(self, requests: tuple[Request, ...]) -> int:
-        """How many workers these requests are measured by: those that are there, where they can."""
+        """How many workers measure these runs: those that are there, if they can."""
         if self._team:
             return self._team.world
         needed = max(request.spec.devices for request in requests)
