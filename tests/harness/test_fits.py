@@ -47,7 +47,7 @@ def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
     with Workers(tmp_path / "logs") as workers:
         inside = record(workers, MIB)
         assert inside.peak_bytes is not None
-        needed = max(inside.peak_bytes)
+        needed = round(max(inside.peak_bytes))
         beyond = record(workers, needed - 1)
     assert needed <= MIB
     (tried,) = inside.fit.tried
