@@ -22,6 +22,7 @@ from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.tree import sizes
 from repro.models import Model
 
+_FIRST = 15  # index of the size that is tried first: D=256 of AmoebaNet, L=16 of the Transformer
 _PREDICTED = 12  # sizes of a ladder that are tried by prediction, then it is bisected
 _BEYOND = 3  # layers that are tried behind the first one that does not fit
 
@@ -199,7 +200,7 @@ def largest(
     than there are stages is a ValueError of one line.
     """
     tried = [Ladder(sizes) for sizes in ladders]
-    start = 0
+    start = _FIRST
     for ladder in tried:
         ladder.climb(partial(tasks, build, step), memory, start)
         start = max(ladder.low, 0)  # one ladder often ends near where another does

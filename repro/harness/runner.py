@@ -37,6 +37,7 @@ DEADLINES: dict[Scale, float] = {
     "node": 1800,
     "paper": 7200,
 }
+COUNTS = 4  # that one core makes before they are recorded
 
 
 # Shows runs of a group that have all their rounds now.
@@ -158,9 +159,13 @@ class Rounds:
         return [[run] for run in members]
 
     def _by_cores(self, runs: list[PlannedRun]) -> list[list[PlannedRun]]:
-        """Runs that take one core each, as many side by side as there are cores."""
-        cores = self.plan.machine.count
-        return [runs[start : start + cores] for start in range(0, len(runs), cores)]
+        """Runs that take one core each: a training for every core at once, or a few counts.
+
+        A core that has counted one goes on with its next, and seldom waits for the others.
+        """
+        each = 1 if runs and runs[0].spec.task == "learn" else COUNTS
+        size = each * self.plan.machine.count
+        return [runs[start : start + size] for start in range(0, len(runs), size)]
 
     def _mark(self, status: Status) -> None:
         self.plan.journal.set_status(dict.fromkeys(sorted(self._open), status))
@@ -261,7 +266,7 @@ class Rounds:
         )
         apart = asked[0].apart
         self.reporter.note(f"{len(runs)} runs, {'side by side' if apart else 'step against step'}")
-        began, deadline = time.monotonic(), self._deadline * (1 if apart else len(runs))
+        began, deadline = time.monotonic(), self._deadline * len(runs)
         found = self.workers.measure_all(asked, deadline, fresh=not apart)
         crowded = len(runs) > 1 and any(
             isinstance(each, Status) and each.word == "oom" for each in found.values()

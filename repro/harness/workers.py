@@ -2,8 +2,8 @@
 
 The coordinator posts requests in the store of the workers: one, or several that are measured
 together. Every worker takes them in turn, ranks below K measure, rank 0 posts the results. Of runs
-that are measured apart each rank measures its own and posts that result. When a worker fails, that
-run has failed, and fresh workers are started for the next one.
+that are measured apart each worker gets some, measures them and posts their results. When a worker
+fails, that run has failed, and fresh workers are started for the next one.
 """
 
 import json
@@ -25,7 +25,7 @@ from repro.gpipe.runtime import health, processes
 from repro.gpipe.runtime.group import Group, Torchrun, on_this_host
 from repro.gpipe.runtime.heartbeats import Failure
 from repro.gpipe.runtime.status import rank_name, status
-from repro.harness.machine import oom_kills
+from repro.harness.machine import cores, oom_kills
 from repro.harness.request import Request, Result, Status
 from repro.harness.spec import WHOLE_WORLD, RunSpec
 from repro.harness.tasks.run import run
@@ -128,20 +128,21 @@ class Workers:
         self, group: Group, deadline: float, requests: tuple[Request, ...]
     ) -> list[Result] | Failure:
         end = time.monotonic() + deadline
-        ranks = len(requests) if requests[0].apart else 1  # that have results
-        keys = [f"results/{self._done}/{rank}" for rank in range(ranks)]
+        results = len(requests) if requests[0].apart else 1
+        keys = [f"results/{self._done}/{n}" for n in range(results)]
         while time.monotonic() < end:
             signals.check()
             if group.store.check(keys):
                 found = [_RESULTS.validate_json(group.store.get(key)) for key in keys]
-                return [each for of_rank in found for each in of_rank]
+                return [each for part in found for each in part]
             if (failure := group.failure()) is not None:
                 return failure
             time.sleep(_POLL)
-        stages = max(request.spec.devices for request in requests)
-        seen = "; ".join(group.board.last_seen(rank) for rank in range(max(stages, ranks)))
-        late = next(rank for rank, key in enumerate(keys) if not group.store.check([key]))
-        return Failure(late, f"no result within {deadline:.0f} s ({seen})"[:1000], "timeout")
+        apart, stages = requests[0].apart, max(request.spec.devices for request in requests)
+        seen = [group.board.last_seen(rank) for rank in range(self.count if apart else stages)]
+        late = next(n for n, key in enumerate(keys) if not group.store.check([key]))
+        text = f"no result within {deadline:.0f} s ({'; '.join(seen)})"[:1000]
+        return Failure(late % min(self.count, cores()), text, "timeout")
 
     def _stop(self) -> None:
         self._group, self.count = None, 0
@@ -152,14 +153,15 @@ class Workers:
         if self._team:
             return self._team.world
         needed = max(request.spec.devices for request in requests)
-        needed = len(requests) if requests[0].apart else needed
+        if requests[0].apart:
+            needed = min(len(requests), cores())
         takes_all = any(request.spec.library in WHOLE_WORLD for request in requests)
         # More workers than GPUs have no NCCL, and their messages would go through the host.
         crowded = requests[0].device == "cuda" and needed <= self._gpus < self.count
         return needed if takes_all or crowded else max(needed, self.count)
 
 
-def serve(rank: int, _world: int, store: dist.Store) -> None:
+def serve(rank: int, world: int, store: dist.Store) -> None:
     """The work of one worker: it measures what the coordinator requests, until it is ended."""
     # Without it cuBLAS is not deterministic; it is read when a GPU first multiplies matrices.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -167,17 +169,18 @@ def serve(rank: int, _world: int, store: dist.Store) -> None:
     for number in count():
         store.wait([f"requests/{number}"], _LONG)
         requests = _REQUESTS.validate_json(store.get(f"requests/{number}"))
-        results = _measured(requests, rank, store, number)  # an error ends all workers
-        if results:
-            store.set(f"results/{number}/{rank}", _RESULTS.dump_json(results).decode())
+        _answer(requests, rank, world, store, number)  # an error ends all workers
 
 
-def _measured(
-    requests: tuple[Request, ...], rank: int, store: dist.Store, number: int
-) -> list[Result]:
+def _answer(
+    requests: tuple[Request, ...], rank: int, world: int, store: dist.Store, number: int
+) -> None:
+    """Measure on this worker, and post the results that it has."""
+    apart = requests[0].apart
+
     def at(index: int) -> None:
         spec = requests[index].spec
-        status.who, status.step = _name(spec, 0 if requests[index].apart else rank), None
+        status.who, status.step = _name(spec, 0 if apart else rank), None
         ours = spec.library == "repro"
         status.outside = "outside of its steps" if ours else f"in {spec.library}"
         if len(requests) > 1:
@@ -190,9 +193,20 @@ def _measured(
         store.wait([key], _LONG)
         return json.loads(store.get(key))
 
-    at(min(rank, len(requests) - 1) if requests[0].apart else 0)
+    def post(index: int, results: list[Result]) -> None:
+        store.set(f"results/{number}/{index}", _RESULTS.dump_json(results).decode())
+
+    if apart:
+        takers = min(world, cores())
+        for index in range(rank, len(requests), takers) if rank < takers else ():
+            at(index)
+            health.current().beat()
+            post(index, run(requests[index : index + 1], 0))
+        return
+    at(0)
     health.current().beat()
-    return run(requests, rank, at, agree)
+    if results := run(requests, rank, at, agree):
+        post(0, results)
 
 
 def _name(spec: RunSpec, rank: int) -> str:

@@ -53,13 +53,13 @@ _OWN_ALONE: Allowed = {
     "transport": ("auto",),
     "link": (None,),
     "zero": (None,),
+    "schedule": ("gpipe",),
 }
-_PIPELINE: Allowed = {**_OWN_ALONE, "schedule": ("gpipe",), "tensor_parallel": (None,), "D": (1,)}
-_REPLICAS: Allowed = {**_OWN_ALONE, "schedule": ("gpipe",), "tensor_parallel": (None,), "K": (1,)}
+_PIPELINE: Allowed = {**_OWN_ALONE, "tensor_parallel": (None,), "D": (1,)}
+_REPLICAS: Allowed = {**_OWN_ALONE, "tensor_parallel": (None,), "K": (1,)}
 SEVERAL = range(2, 1025)
 _TENSOR: Allowed = {
     **_OWN_ALONE,
-    "schedule": ("gpipe",),
     "D": (1,),
     "K": (1,),
     "tensor_parallel": SEVERAL,

@@ -73,11 +73,12 @@ def test_runs_of_one_process_that_no_clock_times_are_made_side_by_side(run, tmp_
             sizes.append((len(requests), fresh))
             return super().measure_all(requests, deadline)
 
-    simulated = [spec(K, 4, fidelity="simulated", profile="v100", trace=False) for K in (1, 2, 4)]
+    fields: Any = {"fidelity": "simulated", "profile": "v100", "trace": False}
+    simulated = [spec(1, 4, seed=seed, **fields) for seed in range(9)]
     assert run(Counting(), experiment(*simulated)) == 0
-    assert sizes == [(2, False), (1, False)]
+    assert sizes == [(8, False), (1, False)]
     (journal,) = journals(tmp_path)
-    assert [len(event.records) for event in journal.rounds] == [3]  # ratios are inside a round
+    assert [len(event.records) for event in journal.rounds] == [9]  # ratios are inside a round
 
 
 def test_memory_is_read_once_the_cut_is_kept_and_a_second_start_does_nothing(

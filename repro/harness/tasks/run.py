@@ -29,15 +29,10 @@ def run(
 ) -> list[Result]:
     """Measure one run, or several together. Every worker calls it, also one without a stage.
 
-    Several are timed step against step by all workers, and rank 0 gets the results. Of runs that
-    are `Request.apart` each rank measures its own as if it were alone, and gets that result. Ranks
-    are numbered replica after replica. `at` gets the index of the run whose turn it is; `agree` is
-    for `train.run`.
+    Several are timed step against step by all workers, and rank 0 gets the results. Ranks are
+    numbered replica after replica. `at` gets the index of the run whose turn it is; `agree` is for
+    `train.run`.
     """
-    if requests[0].apart:
-        if rank >= len(requests):
-            return []
-        requests, rank = requests[rank : rank + 1], 0
     first = requests[0]
     groups = [groups_of(request.spec) for request in requests]
     if first.device == "cuda":
