@@ -148,7 +148,7 @@ class Megatron:
         if D == 1:
             return step.step_time
         sums = [self._links.all_reduce_seconds(HALF * size, D, stride=T) for size in parameters]
-        return step.step_time + exposed_seconds(step.timeline, sums)
+        return step.step_time + exposed_seconds(step, sums)
 
 
 def is_fitted(row: Iteration) -> bool:

@@ -6,9 +6,9 @@ too much: Table 1 of arXiv:2401.10241 has 32 s b h bytes from I to W, and 34 s b
 before I, with sequence length s, micro-batch size b, width h and a heads.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from repro.costs.counter import Counter, Resident
@@ -83,8 +83,12 @@ class Ranks:
     messages: Messages = Messages()
     element_bytes: float = 4  # as for `StageMemory.stored_in`
 
-    def peak(self, rank: int, *layers: range) -> StageMemory:
-        """Of a rank whose stages have these layers."""
+    @cached_property
+    def peak(self) -> Callable[..., StageMemory]:
+        """(rank, layers of each of its stages) -> its memory; a search asks for many twice."""
+        return cache(self._peak)
+
+    def _peak(self, rank: int, *layers: range) -> StageMemory:
         walk = _Walk(self, rank, layers)
         return self.counter.memory(walk.key, walk.find_peak).stored_in(self.element_bytes)
 

@@ -6,7 +6,7 @@ and its memory.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from math import inf, log
 from operator import itemgetter
@@ -57,18 +57,18 @@ class Search:
 
         A one-line ValueError if none fits.
         """
-        least = {pair: self._least(*pair) for pair in self._pairs}
-        specs = [
-            spec for pair in least if least[pair] <= self.memory for spec in self._specs(*pair)
-        ]
+        specs = [spec for pair in self._pairs for spec in self._specs(*pair)]
         found: dict[Family, Prediction] = {}
-        reason = self._reason(least)
+        least = cache(self._least)  # most pairs come after the last plan that is tried
+        reason = ""
         bounds = sorted(((self._bound(spec), spec) for spec in specs), key=itemgetter(0))
         for number, (bound, spec) in enumerate(bounds, 1):
             shown = sorted(order(plan) for plan in found.values())[:top]
             slowest = shown[-1][0] if len(shown) == top else inf
             if bound and _length(bound) > slowest:
                 break  # so are all later ones
+            if least(spec.K, spec.D) > self.memory:
+                continue
             at = f"{spec.method}, K={spec.K}, D={spec.D}, M={spec.M}"
             self.note(f"predicting plan {number} of at most {len(bounds)}: {at}")
             plan = predict(spec, self.source)
@@ -85,7 +85,7 @@ class Search:
             else:
                 found[family] = fitting
         if not found:
-            raise ValueError(reason)
+            raise ValueError(reason or self._reason({pair: least(*pair) for pair in self._pairs}))
         return sorted(found.values(), key=order)[:top]
 
     @cached_property

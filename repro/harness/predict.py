@@ -7,7 +7,7 @@ were timed, and those of a `Roofline` take their counted FLOPs and bytes over a 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 
 from repro.costs import device as devices
 from repro.costs import roofline
@@ -17,7 +17,6 @@ from repro.costs.error_bars import CALIBRATED, ErrorBar, step_error
 from repro.costs.fake import mini_batch
 from repro.costs.fit import Tasks
 from repro.costs.links import Links
-from repro.costs.roofline import LayerTime
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe import breakdown
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile, stage_layers
@@ -190,7 +189,7 @@ def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Predic
             source.links.all_reduce_seconds(size, spec.D, stride=spec.K)
             for size in source.gradient_bytes(spec, counts)
         ]
-        exposed = exposed_seconds(step.timeline, sums)
+        exposed = exposed_seconds(step, sums)
     return Prediction(spec, source, examples, counts, costs, step, exposed)
 
 
@@ -307,22 +306,22 @@ class Roofline(Source):
         super().__init__(model, optimizer)
         self.links = Links(link) if link else device.links(node)
         self.device, self._kind = device, kind
-        self._times: dict[int, tuple[Sequence[LayerTime], LayerTime]] = {}  # n -> layers, loss
+        self._times = cache(self._count_times)
         self.error, self.memory = device.error, device.memory.value
         self.element_bytes = device.element_bytes.value
 
-    def times(self, n: int) -> tuple[Sequence[LayerTime], LayerTime]:
-        if n not in self._times:
-            inputs, targets = (micro_batch(few, n) for few in self.few)
-            layers = roofline.layers(self.counter, inputs, self.device)
-            self._times[n] = layers, roofline.head(self.counter, inputs, targets, self.device)
-        return self._times[n]
+    def _count_times(self, n: int) -> tuple[Profile, list[float]]:
+        """The layers with a micro-batch of n examples, and seconds of their updates."""
+        inputs, targets = (micro_batch(few, n) for few in self.few)
+        layers = roofline.layers(self.counter, inputs, self.device)
+        head = roofline.head(self.counter, inputs, targets, self.device)
+        return roofline.profile(layers, head), [layer.update for layer in layers]
 
     def layers(self, n: int, checkpoint: str) -> Profile:
-        return roofline.profile(*self.times(n))
+        return self._times(n)[0]
 
     def once(self, n: int) -> tuple[Sequence[float], float]:
-        return [time.update for time in self.times(n)[0]], self.device.setup_s.value
+        return self._times(n)[1], self.device.setup_s.value
 
 
 def waits(model: Model) -> bool:

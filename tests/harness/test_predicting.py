@@ -15,7 +15,7 @@ from repro.cli.main import main
 from repro.costs.device import load as load_device
 from repro.costs.links import Links
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.gpipe.schedule.timeline import Span, Timeline
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness import machine, runner
 from repro.harness.fastest import CHECKPOINTS, Search
 from repro.harness.machine import Machine
@@ -25,7 +25,8 @@ from repro.harness.schema import KeptLayers, TrainRound
 from repro.harness.spec import PLAIN, RunSpec
 from repro.harness.tasks.simulate import simulated
 from repro.models import build
-from repro.simulate.step import exposed_seconds
+from repro.simulate.stage_costs import StageCosts
+from repro.simulate.step import exposed_seconds, simulate
 
 ARGS = {"L": 6, "d": 1024, "H": 4096, "heads": 8, "V": 64, "T": 128}
 LAYERS = ARGS["L"] + 2
@@ -311,8 +312,9 @@ def test_the_sum_of_gradients_is_a_ring_s_and_only_its_end_is_exposed():
     seconds = [Links(link).all_reduce_seconds(10**6, D) for D in (1, 2, 4)]
     assert seconds == pytest.approx([0.0, 2e-3 + 1.0, 6e-3 + 1.5])
     # The last backwards of the stages end at 6 and at 4.
-    timeline = Timeline((Span("B", 1, 0, 2.0, 4.0), Span("B", 0, 0, 4.0, 6.0)), stages=2)
-    exposed = [exposed_seconds(timeline, each) for each in ([0.0, 1.5], [0.0, 2.5], [3.0, 2.5])]
+    costs = StageCosts(forward=(1.0, 1.0), recompute=(1.0, 1.0), backward=(2.0, 2.0))
+    step = simulate(make_schedule("naive", 2, 1, "never"), costs)
+    exposed = [exposed_seconds(step, each) for each in ([0.0, 1.5], [0.0, 2.5], [3.0, 2.5])]
     assert exposed == pytest.approx([0, 0.5, 3])
 
 
