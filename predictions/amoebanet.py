@@ -1,12 +1,15 @@
 """Draw amoebanet.svg: what the row of AmoebaNet-D in Table 2 of arXiv:1811.06965v5 would need.
 
-    .venv/bin/python -m predictions.amoebanet
+    .venv/bin/python -m predictions.amoebanet   # also prints the numbers
+
+Quoted are the printed cells, simulated those of plots/reference/table2.csv.
 """
 
 from pathlib import Path
 
 import pandas as pd
 
+from repro.harness.text import TIMES
 from repro.paper import theory
 from repro.report import style
 from repro.report.exhibit import printed
@@ -19,6 +22,7 @@ SHARES, EFFICIENCY = {2: 0.50, 4: 0.33, 8: 0.16}, 0.64
 
 
 def main() -> None:
+    """Draw the figure and print its numbers."""
     cells = printed("table2").query("model == 'amoebanet-d' and M > 1").reset_index(drop=True)
     simulated = pd.read_csv(TABLE).query("fidelity == 'simulated' and setting == 'time'")
     cells = cells.merge(simulated[["model", "K", "M", "ratio"]], on=["model", "K", "M"])
@@ -34,7 +38,7 @@ def main() -> None:
         axes.plot(cells["ratio"], **style.dots("simulated", label="simulated, cut by time"))
         axes.plot(needed, "ko", markerfacecolor="white", label="what it would need")
         axes.set_xticks(cells.index, [f"K={K}\nM={M}" for K, M in pairs])
-        axes.set_ylabel("speed over K=2, M=1 (×)")
+        axes.set_ylabel(f"speed over K=2, M=1 ({TIMES})")
         style.legend_below(figure, axes)
         style.save(figure, HOME / "amoebanet.svg", "What AmoebaNet-D's row of Table 2 would need")
     off = cells.assign(needed=needed, off=needed / cells["paper"] - 1, ideal=cells["paper"] / ideal)
