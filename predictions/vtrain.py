@@ -121,14 +121,14 @@ class Megatron:
         message = HALF * row.micro_batch * row.sequence * row.hidden
         sum_s = self._links.all_reduce_seconds(message, T)
         # Two sums in the forward of a block, and two in its backward.
-        forward = [blocks * (block.forward.total + 2 * sum_s)] * K
-        backward = [forward[0] + blocks * (block.backward.total + 2 * sum_s)] * K
+        forward = [blocks * (block.forward + 2 * sum_s)] * K
+        backward = [forward[0] + blocks * (block.backward + 2 * sum_s)] * K
         update, parameters = [blocks * block.update] * K, [blocks * block.parameters] * K
         # The ends are not recomputed. An embedding is summed, and the gradient of the last block.
-        forward[0] += embedding.forward.total + sum_s
-        backward[0] += embedding.backward.total
-        forward[-1] += softmax.forward.total + loss.forward.total
-        backward[-1] += softmax.backward.total + loss.backward.total + sum_s
+        forward[0] += embedding.forward + sum_s
+        backward[0] += embedding.backward
+        forward[-1] += softmax.forward + loss.forward
+        backward[-1] += softmax.backward + loss.backward + sum_s
         for stage, end in ((0, embedding), (-1, softmax)):
             update[stage] += end.update
             parameters[stage] += end.parameters

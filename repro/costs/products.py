@@ -18,7 +18,6 @@ class Extents(NamedTuple):
     rows: int  # of the left matrix
     inner: int  # the dimension that is summed over
     columns: int  # of the right matrix
-    positions: int = 1  # of a kernel, each with a product of these extents
 
 
 def extents(name: str, args: Sequence[Any], result: Any) -> Extents | None:
@@ -61,7 +60,7 @@ def _of_convolution(output: Any, weight: Any, groups: int) -> Extents | None:
     channels in of a group, height, width].
     """
     rows = prod(output.shape) // output.shape[1]
-    channels_out, channels_in, *kernel = weight.shape
+    channels_out, channels_in = weight.shape[:2]
     if channels_in == 1:
         return None
-    return Extents(rows, channels_in, channels_out // groups, prod(kernel))
+    return Extents(rows, channels_in, channels_out // groups)

@@ -11,7 +11,6 @@ products into their neighbours, so a TPU moves fewer bytes than counted.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from repro.costs import products
 from repro.costs.counter import Counter
@@ -23,32 +22,19 @@ from repro.gpipe.tree import Tree
 _ELEMENT = 4  # bytes of a float32, which is what our models store
 
 
-class Terms(NamedTuple):
-    """Seconds by cause, which add up."""
-
-    matmul: float = 0.0  # matrix products, convolutions and fused attention, by their FLOPs
-    padding: float = 0.0  # what these take longer because their matrices are padded to tiles
-    memory: float = 0.0  # what these take longer because of their bytes; all of other operators
-    launch: float = 0.0  # of operators: what they take however small they are
-
-    @property
-    def total(self) -> float:
-        return sum(self)
-
-
 @dataclass(frozen=True)
 class LayerTime:
     """Costs of one layer, or of the loss, for one micro-batch."""
 
-    forward: Terms  # of F, and so of R
-    backward: Terms
+    forward: float  # seconds of F, and so of R
+    backward: float
     update: float  # seconds of the optimizer's update, once per mini-batch
     activation_bytes: int  # that go forward behind the layer
     gradient_bytes: int  # that come back
     parameters: int  # their number
 
 
-def operator_seconds(op: Op, device: Device) -> Terms:
+def operator_seconds(op: Op, device: Device) -> float:
     """Seconds of one operator; one that neither computes nor moves data costs nothing.
 
     An operator without counted FLOPs takes one operation for each element that it writes.
@@ -58,27 +44,25 @@ def operator_seconds(op: Op, device: Device) -> Terms:
     stored = device.element_bytes.value / _ELEMENT  # as our models store float32
     moved = stored * (op.written + read) / device.bytes_per_second.value
     if not (op.flops or moved):
-        return Terms()
-    launch = device.launch_s.value
-    if not op.flops:
-        work = op.written / _ELEMENT / device.other_flops.value
+        return 0.0
+    if op.flops:
+        rate = device.matmul_flops.value
+        half = device.convolution_half if "convolution" in op.name else device.product_half
+        work = op.flops / rate
+        if op.product is not None:
+            work *= products.padding(op.product, device.tile.value)
+    else:
+        rate = device.bytes_per_second.value
         half = device.norm_half if "norm" in op.name else device.elementwise_half
-        launch += half.value / device.bytes_per_second.value
-        return Terms(memory=max(work, moved), launch=launch)
-    work = op.flops / device.matmul_flops.value
-    half = device.convolution_half if "convolution" in op.name else device.product_half
-    launch += half.value / device.matmul_flops.value
-    padded = work
-    if op.product is not None:
-        padded *= products.padding(op.product, device.tile.value)
-    return Terms(work, padded - work, max(0.0, moved - padded), launch)
+        work = op.written / _ELEMENT / device.other_flops.value
+    return max(work, moved) + half.value / rate + device.launch_s.value
 
 
 def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...]:
     """Costs of every layer for one micro-batch."""
     stored = device.element_bytes.value / _ELEMENT
     # Layers of a kind share their trace, so its seconds are summed up once.
-    known = dict[int, tuple[Terms, Terms]]()
+    known = dict[int, tuple[float, float]]()
     times = []
     for index, behind in enumerate(counter.boundaries(part)[1:]):
         traced, resident = counter.layer(index, part), counter.resident(index)
@@ -106,10 +90,10 @@ def head(counter: Counter, part: Tree, targets: Tree, device: Device) -> LayerTi
 
 def profile(times: Sequence[LayerTime], head: LayerTime) -> Profile:
     """Profile for partitioners and schedules: F, R and B of every layer, the loss in the last."""
-    forward = [time.forward.total for time in times]
-    backward = [time.backward.total for time in times]
-    forward[-1] += head.forward.total
-    backward[-1] += head.backward.total
+    forward = [time.forward for time in times]
+    backward = [time.backward for time in times]
+    forward[-1] += head.forward
+    backward[-1] += head.backward
     between = times[:-1]
     return Profile(
         tuple(forward),
@@ -120,9 +104,8 @@ def profile(times: Sequence[LayerTime], head: LayerTime) -> Profile:
     )
 
 
-def _seconds(ops: Iterable[Op], device: Device) -> Terms:
+def _seconds(ops: Iterable[Op], device: Device) -> float:
     each = [operator_seconds(op, device) for op in ops]
-    summed = Terms(*map(sum, zip(*each, strict=True)))
     # An operator that takes no time on the device is a view, which the host does not launch.
-    host = device.host_s.value * sum(terms.total > 0 for terms in each)
-    return summed._replace(launch=summed.launch + max(0.0, host - summed.total))
+    host = device.host_s.value * sum(seconds > 0 for seconds in each)
+    return max(sum(each), host)
