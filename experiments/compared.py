@@ -180,6 +180,7 @@ def claim(
     *,
     unit: str = "",
     says: str = "",
+    beside: str = "",
     why: str = "",
     alike: float | None = None,
 ) -> Claim:
@@ -201,6 +202,7 @@ def claim(
         unit=unit,
         smaller=True,
         doubt=next(filter(None, doubts), "") if found.seeds else "",
+        beside=beside,
         why=why,
     )
 

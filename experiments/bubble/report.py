@@ -57,7 +57,6 @@ def claims(results: Results) -> Iterator[Claim]:
         fidelity: Fidelity = "measured" if "measured" in set(of["fidelity"]) else "emulated"
         of = select(of, fidelity=fidelity)
         idle = [percent(share) for share in of["idle"]]
-        why = f"our reading: at most {readings} %; {idle[0]} with all other waiting" if idle else ""
         yield Claim(
             "Section 2.3, bubble",
             f"bubble, share of a step, K={K}, M={4 * K}",
@@ -66,7 +65,8 @@ def claims(results: Results) -> Iterator[Claim]:
             most=NEGLIGIBLE,
             says="\N{LEFT DOUBLE QUOTATION MARK}almost negligible\N{RIGHT DOUBLE QUOTATION MARK}",
             unit="%",
-            why=why,
+            beside=f"{idle[0]} with all other waiting" if idle else "",
+            why=f"our reading: at most {readings} %" if idle else "",
             point=(K, 4 * K),
         )
 

@@ -64,7 +64,8 @@ def claims(results: Results) -> Iterator[Claim]:
             says="the same for every K",
             unit=f"of {count}",
             doubt=_doubt(of_model, select(planned, model=model)),
-            why=f"{updates} updates of a small model; {_places(of_stages)}" if count else "",
+            beside=f"{updates} updates of a small model" if count else "",
+            why=_places(of_stages) if count else "",
         )
 
 

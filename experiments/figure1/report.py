@@ -138,16 +138,16 @@ def quoted_laws() -> dict[str, float]:
 def claims(results: Results) -> Iterator[Claim]:
     runs, texts = _trained(results)
     found, quoted = laws(results), quoted_laws()
-    b, low, high = found[FLOPS].quality
-    flops = f"at about equal FLOPs {ranged(b, low, high)}"
+    exponent, low, _ = found[FLOPS].quality
+    flops = f"at equal FLOPs {digits(exponent)}"
     embeddings = "far too large: most parameters are embeddings, of one size"
-    for models, controls, why in (
+    for models, controls, beside in (
         (IMAGES, _controls_of(runs), "" if isnan(low) else flops),
         (TRANSLATION, compared.failing(compared.controls(texts, SIZED[0])), embeddings),
     ):
         what = OF_PARAMETERS + models
         says = f"{digits(quoted[models])}, fitted to a picture"
-        yield compared.claim(EXHIBIT, what, found[models], controls, says=says, why=why)
+        yield compared.claim(EXHIBIT, what, found[models], controls, says=says, beside=beside)
     yield from _of_sizes(results)
 
 

@@ -57,6 +57,7 @@ class Claim:
     smaller: bool = False  # whether ours are smaller models, whose intervals are over seeds
     fitted: bool = False  # whether a setting of ours was inferred from the printed number
     doubt: str = ""  # why ours says nothing: a failed control, a training that did not converge
+    beside: str = ""  # what changes the meaning of our number
     why: str = ""  # behind the verdict: what was varied, fitted, or is misprinted
     others: str = ""  # what `ours` has behind the first, `other cuts`
     point: tuple[int, int] = (0, 0)  # K and M, of a claim about one point

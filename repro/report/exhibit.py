@@ -74,12 +74,14 @@ def claims_on(
     others: str,
     settings: Mapping[str, Any],
     small: Mapping[str, str],
+    checked: Mapping[str, str] | None = None,
 ) -> dict[Any, Claim]:
     """Model, K and M of each cell of a table that does not print 1 -> its claim, the largest first.
 
     What was measured counts before what was simulated, and of that every setting. Those in
     `settings` of the model need a result. The texts have {model}, {K} and {M}; `others` says what
-    the settings are, and `small` what was measured of a smaller model, for the largest cell.
+    the settings are. Of the largest cell of a model, `small` says what was measured of a smaller
+    model, and `checked` how far such simulations were off elsewhere.
     """
     claims = {}
     cells = printed(name).query("paper != 1").sort_values(CELL, ascending=[True, False, False])
@@ -95,9 +97,10 @@ def claims_on(
         shown = simulated["setting"].head(1) if measured.empty else ()
         why = "".join(f"cut by {setting}" for setting in shown)
         if 0 < len(inside) < len(best):
-            why = f"agrees only if cut by {' or '.join(dict.fromkeys(inside))}"
+            why = f"agrees if cut by {' or '.join(dict.fromkeys(inside))}"
         is_largest = all(name != model for name, *_ in claims)
-        beside = small.get(model, "") if is_largest else ""
+        if is_largest and checked and len(shown):
+            why = "; ".join(filter(None, (why, checked.get(model))))
         words = {"model": model_name(model), "K": K, "M": M}
         claims[model, K, M] = Claim(
             exhibit.format(**words),
@@ -107,7 +110,8 @@ def claims_on(
             paper=paper,
             off=0.0 if measured.empty else CLOSE * paper,
             unit=TIMES,
-            why="; ".join(filter(None, (why, beside))),
+            beside=small.get(model, "") if is_largest else "",
+            why=why,
             others=others,
             point=(K, M),
         )

@@ -82,7 +82,8 @@ def others_of(claim: Claim) -> str:
 
 def _line(claim: Claim) -> Line:
     others = others_of(claim)
-    reasons = (claim.doubt, claim.why, f"{claim.others} {others}" if others else "")
+    others = f"{claim.others} {others}" if others else ""
+    reasons = (claim.doubt, claim.beside, claim.why, others)
     return {
         "exhibit": claim.exhibit,
         "claim": claim.what,
