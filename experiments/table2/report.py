@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from repro.experiments.costs.report import checked
 from repro.experiments.cuts import CUTS
 from repro.experiments.table2.runs import ABOUT, KS, NAME, SIZES
 from repro.harness.frame import Frame, runs_frame, select
@@ -16,6 +15,7 @@ from repro.harness.text import EMPTY, TIMES, digits, ranged
 from repro.paper.numbers import torchgpipe
 from repro.report import style
 from repro.report.claim import Claim
+from repro.report.declared import report_of
 from repro.report.exhibit import CELL, ENDS, claims_on, first_text, over, printed
 from repro.report.figures import Picture
 from repro.report.framed import framed, lengths
@@ -72,18 +72,21 @@ def tables(results: Results) -> list[Table]:
 
 
 def claims(results: Results) -> Iterator[Claim]:
-    ours, checks = cells(results), {"amoebanet-d": checked(results), "transformer": ON_A100S}
+    ours, costs = cells(results), report_of("costs")
+    assert costs
+    errors = {"amoebanet-d": costs.checked(results), "transformer": ON_A100S}
     what = "speed, K={K}, M={M} over K=2, M=1"
     cuts = {"amoebanet-d": "", "transformer": HALF}
     settings = {model: [f"{cut}{of}" for cut in CUTS.values()] for model, of in cuts.items()}
     small = select(ours, setting=SMALLER, K=2, M=32).drop_duplicates("model")
     measured = {
-        model: f"small, measured, K = 2: {ranged(*ends, TIMES)}"
+        model: f"small, measured, K = 2: {ranged(*ends, unit=TIMES)}"
         for model, *ends in small[["model", *ENDS]].itertuples(index=False)
     }
+    remarks = {model: (measured.get(model, ""), error) for model, error in errors.items()}
     ours, others = ours[ours["setting"] != SMALLER], "other cuts and widths"
     exhibit = "Table 2, {model}"
-    yield from claims_on(NAME, ours, exhibit, what, others, settings, measured, checks).values()
+    yield from claims_on(NAME, ours, exhibit, what, others, settings, remarks).values()
 
 
 def figures(results: Results) -> Iterator[Picture]:
