@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice, product
+from itertools import chain, starmap
 from typing import Any
 
 import torch
@@ -19,9 +19,9 @@ from repro.gpipe.exact.nonfinite import real_values
 from repro.gpipe.tree import Tree, flatten, leaves, sizes, unflatten
 
 _log = logging.getLogger(__name__)
-_MOST_WAYS = 8  # to join two micro-batches that are tried
 # Of the coarsest numbers that products may be rounded to: TF32 on a GPU.
 _EPSILON = {True: torch.finfo(torch.float64).eps, False: 2.0**-10}  # on the CPU, or not
+_SCALE_OF_HALF = 2.0**12  # of gradients in float16, in which those of a mean would vanish
 _Value = tuple[Sequence[Tensor], Tree]  # a flattened tree
 
 
@@ -34,7 +34,7 @@ class _Run:
         products: for each input and parameter that of its gradient with numbers made of it. Those
             of two batches add up to that of both, however their examples lie in memory.
         size: the norm of all these gradients, and of those of the outputs.
-        is_random: whether the layer drew random numbers.
+        is_random: whether the layer drew random numbers; then it has no gradients.
     """
 
     outputs: _Value
@@ -73,7 +73,11 @@ class CoupledExamples(Guard):
         # No other stage waits for this one now, and no graph is left that a layer could spoil.
         for stage, kept in self._kept.items():
             self._seen |= {self._kind(stage, tensors) for tensors, _ in kept}
-            found = self._coupled(stage, *kept) if len(kept) == 2 else ""
+            found = ""
+            try:
+                found = self._coupled(stage, *kept) if len(kept) == 2 else ""
+            except Exception as error:  # a layer fits its micro-batch alone, or memory is short
+                _log.debug("stage %d does not run on two micro-batches joined: %r", stage, error)
             if found:
                 _log.warning(
                     "%s are others if two micro-batches are joined, so it trains as on batches of "
@@ -91,58 +95,53 @@ class CoupledExamples(Guard):
 
     def _coupled(self, stage: int, a: _Value, b: _Value) -> str:
         """The first layer of a stage that combines examples, and what shows that; or empty."""
-        skeleton = a[1]
-        if repr(skeleton) != repr(b[1]) or self._sizes[0] in leaves(skeleton):
-            return ""  # a number of examples, perhaps, which is another one for both
-        ways = (_ways(*pair, self._sizes) for pair in zip(a[0], b[0], strict=True))
-        found = ""
-        for joined in islice(product(*ways), _MOST_WAYS):
-            try:
-                in_this_way = self._compare_layers(stage, [(joined, skeleton), a, b])
-            except Exception as error:  # a layer fits its micro-batch alone, or memory is short
-                _log.debug("stage %d does not run on two micro-batches joined: %r", stage, error)
-                continue
-            if not in_this_way:
-                return ""
-            found = found or in_this_way
-        return found
-
-    def _compare_layers(self, stage: int, values: list[_Value]) -> str:
-        """Run two micro-batches through each layer, joined and apart, until that differs."""
+        joined = [self._join_inputs(stage, *pair) for pair in zip(a[0], b[0], strict=True)]
+        whole = [t for t in joined if t is not None]
+        # A number in the skeleton may be that of the examples, which is another one for both.
+        if len(whole) < len(joined) or repr(a[1]) != repr(b[1]) or self._sizes[0] in leaves(a[1]):
+            return ""
+        values = [(whole, a[1]), a, b]
         for index, layer in self._layers.layers[stage]:
-            both, *parts = self._runs(layer, values)
-            joined = _joined_outputs(*(run.outputs[0] for run in (both, *parts)))
-            what = "" if both.is_random else self._difference(both, joined, *parts)
+            both, *parts = runs = self._runs(layer, values)
+            of_each = [*zip(*(run.outputs[0] for run in runs), strict=True)]
+            outputs = [_joined(*each) for each in of_each]
+            if not all(starmap(_is_understood, zip(of_each, outputs, strict=True))):
+                return ""
+            what = "" if both.is_random else self._difference(both, outputs, *parts)
             if what:
                 return f"layers[{index}], a {type(layer).__name__}: its {what}"
             # The next layer gets the same bits both ways.
-            tensors = [own if each is None else each for own, each in joined]
-            values = [(tensors, both.outputs[1]), *(part.outputs for part in parts)]
+            pairs = zip(both.outputs[0], outputs, strict=True)
+            values = [([own if each is None else each for own, each in pairs], both.outputs[1])]
+            values += [part.outputs for part in parts]
         return ""
 
+    def _join_inputs(self, stage: int, a: Tensor, b: Tensor) -> Tensor | None:
+        """Join what enters a stage of two micro-batches; None if it is not known how.
+
+        What is the same in both is taken for shared, as a mask.
+        """
+        if a.shape == b.shape and torch.equal(a, b):
+            return a
+        lengths = self._sizes[0], self._sizes[1]
+        ways = [n for n in _ways(a, b) if (a.shape[n], b.shape[n]) == lengths]
+        is_sure = len(ways) == 1 or (stage == 0 and 0 in ways)
+        return torch.cat([a, b], ways[0]) if is_sure else None
+
     def _runs(self, layer: nn.Module, values: list[_Value]) -> list[_Run]:
-        """Run a layer on both micro-batches joined, and on each of them."""
+        """Run a layer on both micro-batches joined, and on each of them.
+
+        Dropout draws another mask for both together, so it is switched off, and as little else as
+        possible: a layer may combine examples in training alone.
+        """
+        shares = [1.0, *(size / sum(self._sizes[:2]) for size in self._sizes[:2])]
         every = [*layer.modules()]
         of_torch = [part for part in every if type(part).__module__.startswith("torch.")]
-        off: list[nn.Module] = []
-        both = self._run(layer, values[0], off)
-        # Dropout draws another mask for both together, so it is switched off, and as little else as
-        # possible: a layer may combine examples in training alone.
-        for parts in (of_torch, every):
-            if both.is_random:
-                off, both = parts, self._run(layer, values[0], parts)
-        shares = [size / sum(self._sizes[:2]) for size in self._sizes[:2]]
-        apart = zip(values[1:], shares, strict=True)
-        return [both, *(self._run(layer, part, off, share, both) for part, share in apart)]
+        both = self._run(layer, values[0], 1.0, of_torch)
+        off = every if both.is_random else of_torch
+        return [self._run(layer, *each, off) for each in zip(values, shares, strict=True)]
 
-    def _run(
-        self,
-        layer: nn.Module,
-        value: _Value,
-        off: Sequence[nn.Module],
-        share: float = 1.0,
-        both: _Run | None = None,
-    ) -> _Run:
+    def _run(self, layer: nn.Module, value: _Value, share: float, off: Sequence[nn.Module]) -> _Run:
         """Run a layer forward and backward, and leave no trace of it.
 
         Parts that are `off` are in evaluation mode. The loss is a mean over the examples, of which
@@ -161,32 +160,26 @@ class CoupledExamples(Guard):
             outputs, structure = flatten(made)
             sources = [*rng.torch_sources(self._device), *others.values()]
             is_random = any(source.has_moved(0) for source in sources)
-            of_both = outputs if both is None else both.outputs[0]
-            pairs = [(t, w) for t, w in zip(outputs, of_both, strict=True) if t.requires_grad]
-            pairs = [] if is_random else pairs
-            roots, weights = [t for t, _ in pairs], [_weights(*pair, share) for pair in pairs]
+            roots = [t for t in outputs if t.requires_grad]
+            upstream = [_upstream(t, share) for t in roots]
             parameters = [p for p in layer.parameters() if p.requires_grad]
             at = [*(t for t in inputs if t.requires_grad), *parameters]
             gradients: list[Tensor | None] = [None] * len(at)
-            if roots and at:
-                gradients = [*torch.autograd.grad(roots, at, weights, allow_unused=True)]
+            if roots and at and not is_random:
+                gradients = [*torch.autograd.grad(roots, at, upstream, allow_unused=True)]
             # And what a backward() inside the layer has added.
             gradients += [p.grad for p in parameters]
         products = [_product(g, t) for g, t in zip(gradients, [*at, *parameters], strict=True)]
-        size = _norm([*weights, *(g for g in gradients if g is not None)])
-        plain = [t.detach() for t in outputs]
-        return _Run(
-            (plain, structure), torch.tensor(products, dtype=torch.float64), size, is_random
-        )
+        size = _norm([*upstream, *(g for g in gradients if g is not None)])
+        of_outputs = [t.detach() for t in outputs], structure
+        return _Run(of_outputs, torch.tensor(products, dtype=torch.float64), size, is_random)
 
-    def _difference(
-        self, both: _Run, joined: Sequence[tuple[Tensor, Tensor | None]], a: _Run, b: _Run
-    ) -> str:
+    def _difference(self, both: _Run, joined: Sequence[Tensor | None], a: _Run, b: _Run) -> str:
         """What is not the same joined and apart, beyond rounding, which few elements may exceed."""
-        floats = [(x, y) for x, y in joined if _is_float(x)]
-        epsilons = [torch.finfo(x.dtype).eps for x, _ in floats]
+        pairs = zip(both.outputs[0], joined, strict=True)
+        outputs = [(x, y) for x, y in pairs if y is not None and _is_float(x)]
+        epsilons = [torch.finfo(x.dtype).eps for x, _ in outputs]
         rounding = max([*epsilons, _EPSILON[self._device.type == "cpu"]]) ** 0.5
-        outputs = [(x, y) for x, y in floats if y is not None]
         if _norm([x - y for x, y in outputs]) > rounding * _norm([y for _, y in outputs]):
             return "outputs"
         distance = (both.products - a.products - b.products).norm()
@@ -224,54 +217,38 @@ def _normalised_alone(x: Tensor, *_: object) -> Tensor:
     return nn.functional.layer_norm(x, x.shape[1:])
 
 
-def _ways(a: Tensor, b: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """Tensors that may be those of two micro-batches joined, the likeliest first.
-
-    Dimensions that are as long as a micro-batch may be that of the examples. What is the same in
-    both may be shared, such as a mask.
-    """
-    ways = []
-    for n in range(a.ndim if a.ndim == b.ndim else 0):
-        lengths, rest = (
-            [a.shape[n], b.shape[n]],
-            {(*t.shape[:n], *t.shape[n + 1 :]) for t in (a, b)},
-        )
-        if len(rest) == 1 and lengths == [*counts[:2]]:
-            ways.append(torch.cat([a, b], n))
-    return [*ways, a] if a.shape == b.shape and torch.equal(a, b) else ways
+def _ways(a: Tensor, b: Tensor) -> list[int]:
+    """The dimensions along which the tensors of two micro-batches can be joined."""
+    return [
+        n
+        for n in range(a.ndim if a.ndim == b.ndim else 0)
+        if (*a.shape[:n], *a.shape[n + 1 :]) == (*b.shape[:n], *b.shape[n + 1 :])
+    ]
 
 
 def _joined(whole: Tensor, a: Tensor, b: Tensor) -> Tensor | None:
     """Join the tensors of two micro-batches as `whole` is; None if it is not made of them."""
-    for n in range(whole.ndim if whole.ndim == a.ndim == b.ndim else 0):
-        rest = {(*t.shape[:n], *t.shape[n + 1 :]) for t in (whole, a, b)}
-        if len(rest) == 1 and whole.shape[n] == a.shape[n] + b.shape[n]:
-            return torch.cat([a, b], n)
-    return None
+    both = (torch.cat([a, b], n) for n in _ways(a, b))
+    return next((each for each in both if each.shape == whole.shape), None)
 
 
-def _joined_outputs(
-    whole: Sequence[Tensor], a: Sequence[Tensor], b: Sequence[Tensor]
-) -> list[tuple[Tensor, Tensor | None]]:
-    """Each output for both together, and those for each of them joined, if it is made of them.
+def _is_understood(of_runs: Sequence[Tensor], joined: Tensor | None) -> bool:
+    """Whether a tensor is joined of both parts, or shared by them, such as a weight.
 
-    Whole numbers, such as indices or the lengths of packed sequences, may tell how others lie.
+    Whole numbers are to be the same: lengths of packed sequences tell how the others lie.
     """
-    pairs = [(x, _joined(x, y, z)) for x, y, z in zip(whole, a, b, strict=True)]
-    for (x, joined), y in zip(pairs, a, strict=True):
-        apart = y if joined is None else joined
-        same = _is_float(x) or x.ndim == 0 or (x.shape == apart.shape and torch.equal(x, apart))
-        if not same:
-            return [(own, None) for own, _ in pairs]
-    return pairs
+    whole, part, _ = of_runs
+    apart = part if joined is None else joined
+    may_differ = _is_float(whole) or whole.ndim == 0
+    return whole.shape == apart.shape and (may_differ or torch.equal(whole, apart))
 
 
-def _weights(outputs: Tensor, of_both: Tensor, share: float) -> Tensor:
-    """The gradients of outputs. What all micro-batches share, such as a weight, has a share."""
-    share = share if outputs.shape == of_both.shape else 1.0
-    least = 2.0**10 * torch.finfo(outputs.dtype).tiny  # in float16 one of many would vanish
-    values = torch.cos(4 * outputs.detach() / (1 + outputs.detach().abs()))
-    return values * (share * max(1 / max(of_both.numel(), 1), least))
+def _upstream(outputs: Tensor, share: float) -> Tensor:
+    """The gradients of outputs for a loss that is a mean of which these are a share."""
+    scale = share / max(outputs.numel(), 1)
+    if outputs.dtype == torch.float16:
+        scale *= _SCALE_OF_HALF
+    return scale * torch.cos(4 * outputs.detach() / (1 + outputs.detach().abs()))
 
 
 def _product(gradient: Tensor | None, of: Tensor) -> float:
