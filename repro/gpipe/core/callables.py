@@ -1,14 +1,13 @@
 """What a callable, such as a loss, names and holds."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 _MOST_MEMBERS = 1000  # of a container that are looked at
 
@@ -77,21 +76,7 @@ def _named_of(held: Any, function: Any) -> list[Any]:
     methods = [MethodType(f, held) for f in of_class.values() if isinstance(f, FunctionType)]
     own = [held] if isinstance(held, nn.Module) else []
     found = [attributes[name] for name in names & attributes.keys()]
-    return [*own, *found, *_computed(held, names), *methods]
-
-
-def _computed(held: Any, names: Iterable[str]) -> list[Any]:
-    """What an object of a user's class has under these names by a property or in a slot."""
-    kind = type(held)
-    if kind.__module__.startswith(("torch", "builtins")):
-        return []
-    by = {name: getattr(kind, name, None) for name in sorted(names)}
-    found = []
-    for name, way in by.items():
-        if isinstance(way, property | MemberDescriptorType):
-            with suppress(Exception):  # a property may raise anything
-                found.append(getattr(held, name))
-    return found
+    return [*own, *found, *methods]
 
 
 def plain_values(reached: Sequence[Any]) -> list[float | str | None]:
@@ -102,16 +87,7 @@ def plain_values(reached: Sequence[Any]) -> list[float | str | None]:
     for each in reached:
         attributes = getattr(each, "__dict__", {})
         found += [*parts_of(each), *(attributes[name] for name in names if name in attributes)]
-        found += _computed(each, names)
-    found = [each.item() if _is_number(each) else each for each in found]
     return [value for value in found if value is None or isinstance(value, int | float | str)]
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is one number of NumPy, or of a tensor on the CPU that does not learn."""
-    if isinstance(value, Tensor):
-        return value.ndim == 0 and value.device.type == "cpu" and not value.requires_grad
-    return type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
 
 
 def names_in(code: CodeType) -> set[str]:

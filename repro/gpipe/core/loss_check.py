@@ -297,8 +297,6 @@ def _package(value: Any) -> str:
 
 def _inside_object(value: Any, package: str) -> list[Any]:
     """The attributes and methods of a module, or of an object of this package."""
-    if isinstance(value, nn.Module) and hasattr(value, "_orig_mod"):  # the rest is torch's
-        return [value._orig_mod]
     own = isinstance(value, nn.Module) or _package(value) == package != "torch"
     if not own or not hasattr(value, "__dict__") or isinstance(value, type | ModuleType):
         return []
