@@ -13,7 +13,7 @@ from repro.gpipe.comm.control_channel import ControlChannel, Vote
 from repro.gpipe.comm.link import Inbox
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms, copied, received
-from repro.gpipe.core.loss import Loss, Metrics, Weighted, refuse_foreign_modules, summed
+from repro.gpipe.core.loss import Loss, Metrics, refuse_foreign_modules, summed
 from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.recorder import Recorder
@@ -22,13 +22,13 @@ from repro.gpipe.core.run_layers import LayerRunner
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.split import leaves
 from repro.gpipe.core.stage import Stage
-from repro.gpipe.core.step import UNLIKE, Step
-from repro.gpipe.errors import NonFiniteError, RefusedError
-from repro.gpipe.exact.guard import Finding, Guards, Outcome
+from repro.gpipe.core.step import Step
+from repro.gpipe.errors import RefusedError
+from repro.gpipe.exact.guard import Finding, Guards, Outcome, raise_first
 from repro.gpipe.runtime.clock import wait_until
 from repro.gpipe.runtime.health import begin_step, report_errors_to_all
 from repro.gpipe.runtime.status import status, waiting
-from repro.gpipe.schedule.actions import Action, Schedule, Work
+from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule, Work
 from repro.gpipe.schedule.program import Program
 from repro.gpipe.tree import Tree, flatten, map_leaves
 
@@ -111,7 +111,9 @@ class Engine:
                 break
             self._flush()
             if finding.outcome != Outcome.AGAIN:
-                self._raise(finding)
+                for stage in self._stages.values():
+                    stage.forget()
+                raise_first(finding, self.everyone.all_gather, f"step {self.step}")
         else:
             raise RefusedError(
                 f"step {self.step}: a layer changes something else each time that it runs, which "
@@ -185,15 +187,7 @@ class Engine:
         """Look at the layers and the loss, which may be others than in the previous step."""
         if self.links.closed:
             raise RefusedError(f"{status.who}: this Pipeline is closed; make another one")
-        if self.wire.is_last and not evaluate:
-            loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
-            loss = getattr(loss, "_orig_mod", loss)  # of a compiled module
-            # A loss of torch has no state, and may be made anew for each step.
-            is_torchs = type(loss).__module__.startswith("torch.")
-            self.layers.loss_module = None
-            if isinstance(loss, nn.Module) and not is_torchs:
-                self.layers.loss_module = loss
-        self.layers.follow()
+        self.layers.follow(loss_fn if self.wire.is_last and not evaluate else None)
         self.runner.begin_step(self.step, evaluate=evaluate)
 
     def _begin(
@@ -232,8 +226,10 @@ class Engine:
 
     def _do_actions(self) -> None:
         for action in self._program.run(self._is_here, self._wait_for_one):
-            status.action = action
+            status.action, started = action, self.recorder.now()
             self._do[action.kind](action)
+            if action.kind in COMPUTE:
+                self.recorder.span(action.kind, *action.cell, started)
 
     def _is_here(self, work: Work) -> bool:
         """Whether some work need not wait for a message."""
@@ -263,12 +259,11 @@ class Engine:
     def _forward(self, action: Action) -> None:
         (j, i), step = action.cell, self.current
         inputs = step.inputs[i] if j == 0 else step.messages.pop(("F", j - 1, i))
-        started, stage = self.recorder.now(), self._stages[j]
+        stage = self._stages[j]
         if step.evaluate:
             made = stage.evaluate(i, inputs)
         else:
             made = stage.forward(i, inputs, recompute=action.cell in self._program.recomputed)
-        self.recorder.span("F", j, i, started)
         if isinstance(made, Tensor):
             step.losses[i] = made
         elif made is None:
@@ -284,9 +279,7 @@ class Engine:
 
     def _recompute(self, action: Action) -> None:
         j, i = action.cell
-        started = self.recorder.now()
         loss = self._stages[j].recompute(i)
-        self.recorder.span("R", j, i, started)
         if loss is not None:
             self.current.losses[i] = loss
 
@@ -301,9 +294,7 @@ class Engine:
         else:
             gradients = [torch.ones_like(step.losses[i])]
         self._before_backward(action, self.layers.parameters_of(j))
-        started = self.recorder.now()
         made = self._stages[j].backward(i, gradients, weights_later=kind == "I")
-        self.recorder.span(kind, j, i, started)
         if j > 0:
             # None where the loss does not depend on an input, as without a boundary: optimizers
             # treat None and zeros differently.
@@ -312,11 +303,10 @@ class Engine:
             step.input_gradients[i] = made
 
     def _weights(self, action: Action) -> None:
-        (j, i), stage = action.cell, self._stages[action.stage]
+        i, stage = action.micro_batch, self._stages[action.stage]
         self._before_backward(action, leaves(stage.later.get(i, [])))
-        began, started = time.perf_counter(), self.recorder.now()
+        began = time.perf_counter()
         stage.backward_to_weights(i)
-        self.recorder.span("W", j, i, started)
         self._weights_s = time.perf_counter() - began
 
     def _before_backward(self, action: Action, added: Iterable[Tensor]) -> None:
@@ -330,19 +320,6 @@ class Engine:
         """Do what needs no gradient: where this rank waits for one, it takes no time."""
         self._guards.call("before_vote")
         self._agree = self.everyone.vote()
-
-    def _raise(self, finding: Finding) -> None:
-        """Raise on every rank the first of what the ranks have found."""
-        for stage in self._stages.values():
-            stage.forget()
-        if finding.text == UNLIKE:
-            raise RefusedError(UNLIKE)
-        found = self.everyone.all_gather(finding if finding.text else None)
-        first = min((each for each in found if each is not None), key=lambda each: each.order)
-        if first.outcome == Outcome.NON_FINITE:
-            raise NonFiniteError(f"step {self.step}: {first.text}; allow_nonfinite=True trains on")
-        prefix = "" if first.text.startswith("pipe.module") else f"step {self.step}: "
-        raise RefusedError(prefix + first.text)
 
     def _total(self, value: float) -> float:
         return value if self.replicas is None else self.replicas.total(value)

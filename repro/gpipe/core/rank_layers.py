@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from repro.gpipe.core.layers import is_compiled, modules_of, more_than_a_sequence, parameters_of
+from repro.gpipe.core.loss import Weighted
 
 
 class RankLayers:
@@ -56,11 +57,16 @@ class RankLayers:
             f"with {', '.join(self.names)}; build another one to add or remove some"
         )
 
-    def follow(self) -> None:
-        """Before each step: from now on run the layers that `module` holds."""
+    def follow(self, loss_fn: Any = None) -> None:
+        """Before each step: from now on run the layers that `module` holds, and this loss."""
         self.call += 1
         self.modules = modules_of(self.module)
         self.parameters = parameters_of(self.modules)
+        loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
+        loss = getattr(loss, "_orig_mod", loss)  # of a compiled module
+        # A loss of torch has no state, and may be made anew for each step.
+        has_state = isinstance(loss, nn.Module) and not type(loss).__module__.startswith("torch.")
+        self.loss_module = loss if has_state else None
         self.of_loss = () if self.loss_module is None else (*modules_of(self.loss_module),)
         tree = [*self.module._modules], [*self.module], self.modules
         # A module only equals itself.

@@ -6,11 +6,12 @@ the inputs for the stage before. Where no R follows, F keeps its graph. A schedu
 parts, I and W, see `split`.
 
 Everything else that training with the same bits for every K needs is a guard (`exact/`), or in how
-layers are run one after the other (`run_layers`).
+layers are run one after the other (`run_layers`), or in how much of a graph F builds
+(`forward_graph`).
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -18,14 +19,14 @@ from torch import Tensor
 
 from repro.gpipe.comm.message import Forms, Message
 from repro.gpipe.core import split
+from repro.gpipe.core.forward_graph import ForwardGraph
 from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.run_layers import LayerRunner
-from repro.gpipe.exact.guard import Guards, Known, Pass
+from repro.gpipe.exact.guard import Guards, Pass
 from repro.gpipe.exact.inputs import versions
 from repro.gpipe.tree import Tree, flatten, refuse_unplain, unflatten
 
 Loss = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
-_MOST_FORMS = 2**10  # of inputs that are remembered; a sequence's length may differ in every step
 
 
 class Stage:
@@ -46,18 +47,17 @@ class Stage:
         self.later: dict[int, split.Later] = {}
         self.loss: Loss | None = None
         self._rank, self._runner, self._guards = rank, runner, guards
+        self._graph = ForwardGraph(rank, runner, guards)
         self._forms = Forms()
-        self._known: dict[Hashable, Known] = {}  # of inputs of each form
-        self._keeps_graph = False  # in F, although R follows
 
     def begin_step(self) -> None:
         """Before the first action of a step."""
-        if self.kept or self.later or len(self._known) > _MOST_FORMS:
+        if self.kept or self.later:
             self.forget()
 
     def forget(self) -> None:
         """After a step that failed, which has shown nothing."""
-        self._known.clear()
+        self._graph.forget()
         self.kept.clear()
         self.later.clear()
 
@@ -68,8 +68,8 @@ class Stage:
         left to R, so that it is computed once.
         """
         kept = self.kept[i] = self._pass(i, inputs, recompute=recompute)
-        skeleton = self._run_forward(kept)
-        self._note_requires(kept)
+        skeleton = self._graph.run(kept, partial(self._run, kept, "before_forward"))
+        self._graph.note_requires(kept)
         self._guards.call("after_forward", kept)
         made, loss = [t.detach() for t in kept.outputs], kept.loss
         kept.free(graph=recompute)
@@ -160,45 +160,9 @@ class Stage:
             return self._runner.run(outputs, [call], self._seeds(i)[-1:])
 
     def _pass(self, i: int, inputs: Message, *, recompute: bool = False) -> Pass:
-        key = self._rank.modes, self._runner.autocast, torch.is_grad_enabled(), inputs.form.text
-        known = self._known.setdefault(key, Known(self._rank.call))
+        known = self._graph.known(inputs)
         first = known.call == self._rank.call
         return Pass(self.index, i, inputs, first, recompute, known, self._seeds(i))
-
-    def _run_forward(self, kept: Pass) -> Tree:
-        """Run the layers for F, with as much of a graph as it needs.
-
-        If no R follows, that is the graph for B. Otherwise F goes without one, which is faster. But
-        in the first step with inputs of a form it builds a graph that keeps no tensors. That shows
-        which outputs require a gradient, and torch runs the kernels that it will run in R.
-        """
-        known = kept.known
-        drops = kept.recomputed and not (self._keeps_graph or self._rank.has_compiled)
-        free = drops and known.requires is not None and not (known.needs_graph or kept.first)
-        if free and not known.checked:
-            known.checked = self._rank.call
-        kept.had_graph, kept.close = not free, kept.first or known.checked == self._rank.call
-        run = partial(self._run, kept, "before_forward")
-        with_loss = not kept.recomputed or self._rank.loss_module is not None
-        if not drops:
-            return run(loss=with_loss)
-        with suppress(RuntimeError), torch.no_grad() if free else _graph_without_tensors():
-            return run(settles=False, loss=with_loss)
-        # A layer may take a derivative inside its forward; then its graph must be whole.
-        kept.had_graph = self._keeps_graph = self._guards.learned = True
-        return run(loss=with_loss)
-
-    def _note_requires(self, kept: Pass) -> None:
-        """Note which outputs of F require a gradient; without a graph, as in earlier steps."""
-        known, outputs = kept.known, kept.outputs
-        kept.requires = [t.requires_grad for t in outputs]
-        if kept.had_graph:
-            known.requires = kept.requires
-        elif known.requires is not None and len(known.requires) == len(outputs):
-            kept.requires = known.requires
-        else:
-            known.needs_graph = self._guards.learned = True
-            kept.requires = [t.is_floating_point() for t in outputs]
 
     def _run(self, p: Pass, before: str, *, settles: bool = True, loss: bool = False) -> Tree:
         """Run the layers on what is kept of the inputs, and the loss behind them.
@@ -224,19 +188,3 @@ class Stage:
     def _seeds(self, i: int) -> list[int]:
         indices = [*(n for n, _ in self._rank.layers[self.index]), self._rank.end]
         return self._runner.seeds(i, indices)
-
-
-def _graph_without_tensors() -> AbstractContextManager[object]:
-    """Wrap an F whose graph nobody will walk: build it, but keep no activations for it.
-
-    Without a graph torch would run other kernels in F than in R, of an LSTM for example.
-    """
-    return torch.autograd.graph.saved_tensors_hooks(_drop, _missed)
-
-
-def _drop(_: Tensor) -> None:
-    return None
-
-
-def _missed(_: None) -> Tensor:
-    raise RuntimeError("the graph of an F that is recomputed has no tensors")

@@ -24,7 +24,7 @@ from repro.gpipe.tree import Tree, Whole, check, flatten, map_leaves, split
 # What a rank does with its gradients, and whether its loss has metrics: bits, so that those of all
 # ranks are known together.
 _NO_GRADIENTS, _UPDATES, _LEAVES_GRADIENTS, _METRICS = 0, 1, 2, 4
-UNLIKE = "optimizer: some ranks got one and others, which have parameters to train, did not"
+_UNLIKE = "optimizer: some ranks got one and others, which have parameters to train, did not"
 
 
 class Step:
@@ -193,7 +193,7 @@ class Step:
         outcome, uses, self.loss = agree(finding.outcome, uses, self.own_loss)
         self.has_metrics = bool(uses & _METRICS)
         if outcome == Outcome.GOOD and uses & ~_METRICS == _UPDATES | _LEAVES_GRADIENTS:
-            return Finding(Outcome.REFUSED, UNLIKE)
+            return Finding(Outcome.REFUSED, _UNLIKE)
         self._good = outcome == Outcome.GOOD
         return finding if finding.outcome == outcome else Finding(Outcome(outcome))
 

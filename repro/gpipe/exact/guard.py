@@ -13,12 +13,13 @@ finding of all:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from repro.gpipe.comm.message import Message
+from repro.gpipe.errors import NonFiniteError, RefusedError
 
 Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
 
@@ -36,6 +37,19 @@ class Finding:
     outcome: Outcome
     text: str = ""
     order: tuple[int, int] = (0, 0)  # of several ranks' findings the least is raised
+
+
+def raise_first(finding: Finding, gather: Callable[[Any], Sequence[Any]], step: str) -> NoReturn:
+    """Raise on every rank the first of what the ranks have found.
+
+    `finding` is this rank's, and `gather` collects those of all ranks.
+    """
+    found = gather(finding if finding.text else None)
+    first = min((each for each in found if each is not None), key=lambda each: each.order)
+    if first.outcome == Outcome.NON_FINITE:
+        raise NonFiniteError(f"{step}: {first.text}; allow_nonfinite=True trains on")
+    is_of_user = first.text.startswith(("pipe.module", "optimizer"))  # and of no step
+    raise RefusedError(first.text if is_of_user else f"{step}: {first.text}")
 
 
 @dataclass
