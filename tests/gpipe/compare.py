@@ -6,8 +6,8 @@ as_plain(trained[split], plain(*split))
 same_bits(trained[split], trained[alone])
 """
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -26,6 +26,7 @@ from repro.gpipe.core.compare import step_without_pipeline
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.loss import Weighted
 from repro.gpipe.exact import rng
+from repro.gpipe.exact.batchnorm import BATCH_NORMS, owns
 from repro.gpipe.tree import flatten, split
 
 SEED = 7
@@ -120,6 +121,40 @@ def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -
     return Trained(losses, evaluation, initial, state, gradients, result.timeline)
 
 
+@contextmanager
+def statistics_moved_once(model: nn.Module) -> Iterator[None]:
+    """Let each norm's running statistics move by all that goes into it inside, at once."""
+    names = "running_mean", "running_var", "num_batches_tracked"
+    own = [m for m in model.modules() if m.training and owns(m, names[0])]
+    norms: list[Any] = [norm for norm in own if norm._buffers[names[0]] is not None]
+    seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}
+    before = {norm: [getattr(norm, name).clone() for name in names] for norm in norms}
+
+    def note(norm: Any, args: tuple[Tensor, ...]) -> None:
+        if norm.track_running_stats:
+            seen[norm].append(args[0].detach())
+
+    hooks = [norm.register_forward_pre_hook(note) for norm in norms]
+    yield
+    for hook in hooks:
+        hook.remove()
+    for norm in norms:
+        if not seen[norm]:
+            continue
+        if isinstance(norm, BATCH_NORMS):
+            count = before[norm][2] + 1
+            factor = 1.0 / count if norm.momentum is None else norm.momentum
+            inputs = torch.cat([x.transpose(0, 1).flatten(1) for x in seen[norm]], dim=1)
+            mean, variance = inputs.mean(1), inputs.var(1)
+            getattr(norm, names[2]).copy_(count)
+        else:  # an instance norm takes the mean of its examples' statistics
+            factor = norm.momentum or 0.0
+            inputs = torch.cat([x.flatten(2) for x in seen[norm]])
+            mean, variance = inputs.mean(2).mean(0), inputs.var(2).mean(0)
+        for old, new, name in zip(before[norm], (mean, variance), names, strict=False):
+            getattr(norm, name).copy_(old + factor * (new - old))
+
+
 def plain(name: str | int, config: PipelineConfig) -> Trained:
     """The unsplit model in plain PyTorch, given the same micro-batches and random numbers."""
     what, step = model(name), 0
@@ -142,14 +177,10 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
         mini_batches = [*zip(*(split(t, config.replicas) for t in batch), strict=True)]
         former = gradients_of(whole) if what.accumulates and step % 2 else {}
         given: Any = {"seed": SEED, "step": step, "order": order}
-        loss, problem = step_without_pipeline(
-            whole,
-            mini_batches,
-            M,
-            Weighted(scaled_loss, len) if what.scaled else what.loss,
-            region=lambda: regions(what),
-            **given,
-        )
+        loss_fn = Weighted(scaled_loss, len) if what.scaled else what.loss
+        given["region"] = lambda: regions(what)
+        with statistics_moved_once(whole):
+            loss, problem = step_without_pipeline(whole, mini_batches, M, loss_fn, **given)
         assert not problem
         loss /= scaler.get_scale()
         losses.append(loss)

@@ -8,11 +8,10 @@ usually have the same bits.
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, starmap
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ from repro.gpipe.core.step import to_device
 from repro.gpipe.core.verdict import VERDICTS, Verdict, verdict, worst
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
-from repro.gpipe.exact.batchnorm import BATCH_NORMS, owns
+from repro.gpipe.exact.batchnorm import Statistics
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.tree import Tree, batch_size, map_leaves, split
 from repro.io.untrusted import short
@@ -199,7 +198,11 @@ def step_without_pipeline(
         MeanLoss(loss_fn, targets, *counts, lambda weight: weights.append(weight) or weight)
     total, problem = 0.0, ""
     gradients: dict[nn.Parameter, Tensor] = {}
-    with rng.preserved(device, others), statistics_moved_once(model):
+    statistics = Statistics(model.modules())
+    statistics.counting = True
+    with ExitStack() as stack:
+        stack.callback(statistics.restore)
+        stack.enter_context(rng.preserved(device, others))
         for replica, (inputs, targets) in enumerate(batches):
             check = LossCheck(device, always=True)
             counts = batch_size(inputs), micro_batches
@@ -226,45 +229,11 @@ def step_without_pipeline(
                     former = gradients.get(parameter)
                     both = parameter.grad if former is None else former + parameter.grad
                     gradients[parameter] = both
+    statistics.prepare()
+    statistics.commit()
     for parameter in model.parameters():
         parameter.grad = gradients.get(parameter)
     return total, problem
-
-
-@contextmanager
-def statistics_moved_once(model: nn.Module) -> Iterator[None]:
-    """Let each norm's running statistics move by all that goes into it inside, at once."""
-    names = "running_mean", "running_var", "num_batches_tracked"
-    own = [m for m in model.modules() if m.training and owns(m, names[0])]
-    norms: list[Any] = [norm for norm in own if norm._buffers[names[0]] is not None]
-    seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}
-    before = {norm: [getattr(norm, name).clone() for name in names] for norm in norms}
-
-    def note(norm: Any, args: tuple[Tensor, ...]) -> None:
-        if norm.track_running_stats:
-            seen[norm].append(args[0].detach())
-
-    hooks = [norm.register_forward_pre_hook(note) for norm in norms]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for norm in norms:
-        if not seen[norm]:
-            continue
-        if isinstance(norm, BATCH_NORMS):
-            count = before[norm][2] + 1
-            factor = 1.0 / count if norm.momentum is None else norm.momentum
-            inputs = torch.cat([x.transpose(0, 1).flatten(1) for x in seen[norm]], dim=1)
-            mean, variance = inputs.mean(1), inputs.var(1)
-            getattr(norm, names[2]).copy_(count)
-        else:  # an instance norm takes the mean of its examples' statistics
-            factor = norm.momentum or 0.0
-            inputs = torch.cat([x.flatten(2) for x in seen[norm]])
-            mean, variance = inputs.mean(2).mean(0), inputs.var(2).mean(0)
-        for old, new, name in zip(before[norm], (mean, variance), names, strict=False):
-            getattr(norm, name).copy_(old + factor * (new - old))
 
 
 def _state_of(module: nn.Module, loss: float) -> _State:
