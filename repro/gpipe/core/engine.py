@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.control_channel import ControlChannel, Vote
-from repro.gpipe.comm.link import Inbox
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms, copied, received
+from repro.gpipe.core.exchange import Exchange
 from repro.gpipe.core.loss import Loss, Metrics, refuse_foreign_modules, summed
 from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.rank_layers import RankLayers
@@ -25,15 +25,12 @@ from repro.gpipe.core.stage import Stage
 from repro.gpipe.core.step import Step
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact.guard import Finding, Guards, Outcome, raise_first
-from repro.gpipe.runtime.clock import wait_until
 from repro.gpipe.runtime.health import begin_step, report_errors_to_all
-from repro.gpipe.runtime.status import status, waiting
-from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule, Work
+from repro.gpipe.runtime.status import status
+from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
 from repro.gpipe.schedule.program import Program
 from repro.gpipe.tree import Tree, flatten, map_leaves
 
-_MOMENT = 5e-5  # seconds between two looks at the messages
-_PATIENCE = 0.1  # of the length of a W: how long a message is waited for in front of it
 _MOST_ATTEMPTS = 8  # of one step; a guard learns each thing once
 
 
@@ -69,7 +66,7 @@ class Engine:
         self.metrics: Metrics = {}
         self.check = LossCheck(runner.device) if check_loss else None
         self._stages, self._guards, self._foreign = stages, guards, foreign
-        self._needs, self._weights_s = schedule.needs, 0.0  # seconds of the last W
+        self._exchange = Exchange(links, schedule.needs)
         self._last_stage, self._micro_batches = schedule.stages - 1, schedule.micro_batches
         # Of a training step, and of an evaluation.
         if not all(link.looks for link in links.incoming.values()):
@@ -83,7 +80,7 @@ class Engine:
             "B": self._backward,
             "I": self._backward,
             "W": self._weights,
-            "Send": self._send,
+            "Send": self._exchange.send,
             "Recv": self._receive,
             "U": lambda _: None,  # once all ranks have voted
         }
@@ -209,11 +206,7 @@ class Engine:
             if self.replicas is None:
                 raise
             raise ValueError(str(error)) from None  # other replicas know nothing of it, and wait
-        orders = {"F": self._program.activations, "B": self._program.gradients}
-        self._inboxes = {
-            of: Inbox(link, orders[of], evaluate=evaluate)
-            for of, link in self.links.incoming.items()
-        }
+        self._exchange.begin_step(self._program, evaluate=evaluate)
         if self.wire.is_last:
             refuse_foreign_modules(loss_fn, self._foreign)
             mean_loss = step.set_loss(targets, loss_fn, self._total, self.check)
@@ -225,57 +218,34 @@ class Engine:
     # The actions.
 
     def _do_actions(self) -> None:
-        for action in self._program.run(self._is_here, self._wait_for_one):
+        for action in self._program.run(self._exchange.is_here, self._exchange.wait_for_one):
             status.action, started = action, self.recorder.now()
             self._do[action.kind](action)
             if action.kind in COMPUTE:
                 self.recorder.span(action.kind, *action.cell, started)
 
-    def _is_here(self, work: Work) -> bool:
-        """Whether some work need not wait for a message."""
-        kind, stage, _ = work
-        of = "F" if kind == "F" else "B"
-        return self._needs(kind, stage) is None or self.links.incoming[of].has_arrived()
-
-    def _wait_for_one(self, works: Sequence[Work], is_short: bool) -> None:
-        """Wait until a message is here that one of these needs, or for a part of the last W."""
-        end = time.perf_counter() + (_PATIENCE * self._weights_s if is_short else math.inf)
-        with waiting(self.wire.world_rank((self.wire.rank + 1) % self.wire.ranks), 0):
-            while not any(map(self._is_here, works)) and time.perf_counter() < end:
-                wait_until(time.perf_counter() + _MOMENT)
-
     def _receive(self, action: Action) -> None:
         if action == self._program.waits and self.replicas is None:
             self._prepare_vote()
-        of = "F" if action.of == "F" else "B"
-        self.current.messages[action.producer] = self._inboxes[of].take(action.cell)
-
-    def _send(self, action: Action) -> None:
-        stage, i = action.cell
-        message = self.current.messages.pop((action.of, stage, i))
-        of, receiver = ("F", stage + 1) if action.of == "F" else ("B", stage - 1)
-        self.links.send(of, message, (self.current.evaluate, (receiver, i)))
+        self._exchange.receive(action)
 
     def _forward(self, action: Action) -> None:
         (j, i), step = action.cell, self.current
-        inputs = step.inputs[i] if j == 0 else step.messages.pop(("F", j - 1, i))
-        stage = self._stages[j]
+        inputs = step.inputs[i] if j == 0 else self._exchange.here.pop(("F", j - 1, i))
         if step.evaluate:
-            made = stage.evaluate(i, inputs)
+            made, loss = self._stages[j].evaluate(i, inputs)
         else:
-            made = stage.forward(i, inputs, recompute=action.cell in self._program.recomputed)
-        if isinstance(made, Tensor):
-            step.losses[i] = made
-        elif made is None:
-            return  # R computes the loss
-        elif j == self._last_stage:
+            recompute = action.cell in self._program.recomputed
+            made, loss = self._stages[j].forward(i, inputs, recompute=recompute)
+        if loss is not None:  # otherwise R computes it
+            step.losses[i] = loss
+        if made is not None and j == self._last_stage:
             # Copies: a layer may return the same memory for each micro-batch.
             step.outputs[i] = map_leaves(Tensor, copied, made.tree)
-            step.losses[i] = stage.score(i, step.outputs[i])
-        else:
+        elif made is not None:
             if self.wire.ranks == 1:  # the next stage is here too, and may write to its inputs
                 made = received(made.form, [copied(t.detach()) for t in made.tensors])
-            step.messages["F", j, i] = made
+            self._exchange.here["F", j, i] = made
 
     def _recompute(self, action: Action) -> None:
         j, i = action.cell
@@ -288,7 +258,7 @@ class Engine:
         (j, i), kind, step = action.cell, action.kind, self.current
         gradients: list[Tensor | None] = []  # of the outputs, or of the loss
         if j < self._last_stage:
-            gradients = step.messages.pop((kind, j + 1, i)).tree
+            gradients = self._exchange.here.pop((kind, j + 1, i)).tree
         elif step.scaler is not None:
             gradients = [step.scaler.gradient_of(step.losses[i])]
         else:
@@ -298,7 +268,8 @@ class Engine:
         if j > 0:
             # None where the loss does not depend on an input, as without a boundary: optimizers
             # treat None and zeros differently.
-            step.messages[kind, j, i] = self._gradient_forms.message(action.cell, *flatten(made))
+            message = self._gradient_forms.message(action.cell, *flatten(made))
+            self._exchange.here[kind, j, i] = message
         else:
             step.input_gradients[i] = made
 
@@ -307,7 +278,7 @@ class Engine:
         self._before_backward(action, leaves(stage.later.get(i, [])))
         began = time.perf_counter()
         stage.backward_to_weights(i)
-        self._weights_s = time.perf_counter() - began
+        self._exchange.weights_s = time.perf_counter() - began
 
     def _before_backward(self, action: Action, added: Iterable[Tensor]) -> None:
         """Before B, I or W, which adds to the gradients of these parameters."""

@@ -61,7 +61,9 @@ class Stage:
         self.kept.clear()
         self.later.clear()
 
-    def forward(self, i: int, inputs: Message, *, recompute: bool) -> Message | Tensor | None:
+    def forward(
+        self, i: int, inputs: Message, *, recompute: bool
+    ) -> tuple[Message | None, Tensor | None]:
         """F: the message for the next stage, or the micro-batch's share of the loss.
 
         They have no graph, and require a gradient where B will need one. If R follows, the loss is
@@ -74,10 +76,10 @@ class Stage:
         made, loss = [t.detach() for t in kept.outputs], kept.loss
         kept.free(graph=recompute)
         if self.loss is not None:
-            return None if loss is None else loss.detach()
+            return None, None if loss is None else loss.detach()
         for tensor, requires in zip(made, kept.requires, strict=True):
             tensor.requires_grad_(requires)
-        return self._forms.message((True, i), made, skeleton, crosses=True)
+        return self._forms.message((True, i), made, skeleton, crosses=True), None
 
     def recompute(self, i: int) -> Tensor | None:
         """R: run the layers again, now with a graph; it needs no gradient.
@@ -143,21 +145,15 @@ class Stage:
                 "train_step the optimizer, or take micro_batches=1 and replicas=1"
             )
 
-    def evaluate(self, i: int, inputs: Message) -> Message:
-        """Outputs without gradients; keeps nothing and computes no loss."""
+    def evaluate(self, i: int, inputs: Message) -> tuple[Message, Tensor | None]:
+        """Outputs and loss without gradients; keeps nothing."""
         with torch.no_grad():
             kept = self._pass(i, inputs)
-            skeleton = self._run(kept, "before_forward", settles=False)
+            skeleton = self._run(kept, "before_forward", settles=False, loss=True)
             self._guards.call("after_forward", kept)
         crosses = self.loss is None
-        return self._forms.message((False, i), kept.outputs, skeleton, crosses=crosses)
-
-    def score(self, i: int, outputs: Tree) -> Tensor:
-        """The micro-batch's share of an evaluation's loss."""
-        assert self.loss is not None
-        call = self._rank.end, partial(self.loss, i)
-        with torch.no_grad():
-            return self._runner.run(outputs, [call], self._seeds(i)[-1:])
+        made = self._forms.message((False, i), kept.outputs, skeleton, crosses=crosses)
+        return made, kept.loss
 
     def _pass(self, i: int, inputs: Message, *, recompute: bool = False) -> Pass:
         known = self._graph.known(inputs)

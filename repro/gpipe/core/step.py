@@ -35,8 +35,6 @@ class Step:
         rank: of this process in its pipeline.
         examples: N.
         inputs: of each micro-batch, on the first rank.
-        messages: what was received or made here and is not used or sent yet, under F, B or I, and
-            the stage and micro-batch that made it.
         losses, outputs: of each micro-batch, on the last rank.
         input_gradients: of each micro-batch, on the first rank.
         mean_loss: turns outputs into a share of the loss, on the last rank.
@@ -59,7 +57,6 @@ class Step:
         self.number, self.micro_batches, self.evaluate = number, micro_batches, evaluate
         self.optimizer, self.scaler, self.rank = optimizer, scaler, wire.rank
         self.inputs: list[Message] = []
-        self.messages: dict[tuple[str, int, int], Message] = {}
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
         self.input_gradients: dict[int, list[Tensor | None]] = {}
