@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from repro.harness.results import Results, Run
@@ -146,7 +147,9 @@ def _frame(results: Results, runs: Sequence[Run]) -> Frame:
             line |= {f"metrics.{name}": value for name, value in record.metrics.items()}
     columns = dict.fromkeys([*FIELDS, *_OF_RUN, "rounds", *_OF_EXHIBIT])
     columns |= dict.fromkeys(name for line in lines.values() for name in line)
-    return pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
+    frame = pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
+    # Lines are selected several times faster where texts are no columns of pyarrow.
+    return frame.astype(dict.fromkeys(frame.select_dtypes("str"), object)).copy()
 
 
 def _line(run: Run) -> dict[str, Any]:
@@ -157,11 +160,12 @@ def _line(run: Run) -> dict[str, Any]:
 
 def select(frame: Frame, **wanted: Any) -> Frame:
     """The lines with these values; of a list of values each is allowed."""
+    allowed = np.full(len(frame), True)
     for name, value in wanted.items():
         column = frame[name]
-        allowed = column.isin(value) if isinstance(value, list | tuple) else column == value
-        frame = frame.loc[allowed]
-    return frame
+        is_one_of_several = isinstance(value, list | tuple)
+        allowed &= column.isin(value) if is_one_of_several else column == value
+    return frame[allowed]
 
 
 def ratios(results: Results, frame: Frame, **changed: Any) -> Frame:

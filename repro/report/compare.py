@@ -37,17 +37,14 @@ def of_exhibits(results: Results) -> Results:
 
 
 def _is_planned(run: Run) -> bool:
-    if run.experiment not in names():
-        return True
     plan = _plan_of(run.experiment, run.scale)
     return plan is None or _settings(run.spec.uncontrolled) in plan
 
 
 @cache
 def _plan_of(experiment: str, scale: Any) -> set[str] | None:
-    """The settings of an experiment's runs; None if the user chooses them."""
-    source = find(experiment)
-    if source.accumulate:
+    """The settings of an experiment's runs; None of one's own experiment or runs."""
+    if experiment not in names() or (source := find(experiment)).accumulate:
         return None
     return {_settings(run) for group in source.build(scale).groups for run in group.runs}
 

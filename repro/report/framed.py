@@ -91,11 +91,9 @@ def with_interval(frame: Frame, column: str, estimates: Iterable[Estimate]) -> F
 
 def with_parts(frame: Frame) -> Frame:
     """A frame of runs with the share of K x step of each of `PARTS`; NaN without a breakdown."""
-    medians = [
-        pd.DataFrame([each.breakdown for each in run.rounds], columns=[*PARTS]).median()
-        for run in frame["run"]
-    ]
-    return frame.join(pd.DataFrame(medians, frame.index, [*PARTS], dtype=float))
+    rounds = [(line, each.breakdown) for line, run in frame["run"].items() for each in run.rounds]
+    shares = pd.DataFrame([share for _, share in rounds], columns=[*PARTS], dtype=float)
+    return frame.join(shares.groupby([line for line, _ in rounds]).median())
 
 
 def error_bars(frame: Frame, column: str) -> list[pd.Series]:
