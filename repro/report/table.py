@@ -86,11 +86,11 @@ def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
     """
     flat: dict[str, list[Any]] = {}
     for name, cells in columns.items():
-        mappings = [cell if isinstance(cell, Mapping) else {} for cell in cells]
+        mappings = [cell if isinstance(cell, dict) else {} for cell in cells]
         keys = dict.fromkeys(key for mapping in mappings for key in mapping)
         for key in keys:
             flat[f"{name}.{key}"] = [_csv_cell(mapping.get(key)) for mapping in mappings]
-        if not any(isinstance(cell, Mapping) for cell in cells):
+        if not any(isinstance(cell, dict) for cell in cells):
             flat[name] = [_csv_cell(cell) for cell in cells]
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -111,7 +111,7 @@ def _csv_cell(value: Any) -> Any:
     """A list as text, an unknown number as nothing, ten digits of others; never a formula."""
     if isinstance(value, (list, tuple)):
         return guarded(";".join(str(_csv_cell(part)) for part in value))
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return json.dumps(value)
     if isinstance(value, float) and not value.is_integer():
         # The last digits of a sum differ between processors, for which numpy has other kernels.
