@@ -120,7 +120,6 @@ class Page:
             banner=_banner(results),
             tiny=all(run.scale == "smoke" for run in results.runs),
             still=", ".join(section["name"] for section in still),
-            beyond=_beyond(every, papers),
             sections=sections,
             absent=[command for section in absent for command in section["commands"]],
             fidelities={n: t for n, t in texts.FIDELITIES.items() if claims or n != "quoted"},
@@ -131,15 +130,6 @@ class Page:
             origins=origins(results.runs),
             environments=_environments(results),
         )
-
-
-def _beyond(every: Sequence[Section], papers: set[str]) -> str:
-    """What follows the paper's exhibits; "" while one has no result, and when nothing follows."""
-    still = [each for each in every if each["is_open"]]
-    unknown = [each for each in every if each["claims"] and not (each["is_shown"] or each in still)]
-    if not still or unknown or any(each["name"] in papers for each in still):
-        return ""
-    return f"what follows compares with other methods and libraries ({len(still)} more)"
 
 
 def _banner(results: Results) -> list[str]:

@@ -20,10 +20,6 @@ def fewer_parameters(run: Run) -> Run:
     return with_values(run, fit=fit.model_copy(update={name: half}).model_dump(mode="json"))
 
 
-def another_digest(run: Run) -> Run:
-    return with_values(run, digest=run.id)
-
-
 def no_bubble(run: Run) -> Run:
     return with_values(run, breakdown=run.rounds[-1].breakdown | {"bubble": 0.0})
 
@@ -39,14 +35,10 @@ def more_bytes(run: Run) -> Run:
 @pytest.mark.parametrize(
     ("experiment", "exhibit", "what", "tamper", "word"),
     [
-        (
-            *("table1", "Table 1, sizes", "Transformer Pipeline-8"),
-            *(fewer_parameters, "not reproduced"),
-        ),
-        ("table1", "Table 1, counted bytes", "", more_bytes, "not reproduced"),
-        ("bubble", "Section 2.3, bubble", "K=8", no_bubble, "consistent"),
-        ("consistency", "Section 7, every K", "translation", another_digest, "not reproduced"),
-        ("breakdown", "Step breakdown", "bubble", no_bubble, "not reproduced"),
+        ("table1", "sizes", "Transformer Pipeline-8", fewer_parameters, "not reproduced"),
+        ("table1", "counted bytes", "", more_bytes, "not reproduced"),
+        ("bubble", "bubble", "K=8", no_bubble, "consistent"),
+        ("breakdown", "breakdown", "bubble", no_bubble, "not reproduced"),
     ],
 )
 def test_tampered_data_change_the_verdict(
@@ -59,7 +51,7 @@ def test_tampered_data_change_the_verdict(
 ):
     def verdict_of(results: Results) -> Any:
         claims = import_module(f"repro.experiments.{experiment}.report").claims(results)
-        (found,) = [each for each in claims if each.exhibit == exhibit and what in each.what]
+        (found,) = [each for each in claims if exhibit in each.exhibit and what in each.what]
         return found.verdict
 
     runs = [run for run in reference.runs if run.experiment == experiment and run.done]
