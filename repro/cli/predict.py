@@ -139,7 +139,7 @@ def main(arguments: list[str]) -> int:
         "memory": memory and f"{size(memory)} of each device",
         "plans": [_cells(row, of.model.unit) for row in (fields["plain"], *fields["plans"])],
         "range": None if of.waits else of.source.range_text,
-        "assumed": "I and W take half of a backward each, and keep nothing" if is_split else None,
+        "assumed": "I and W take half of a backward each" if is_split else None,
         "answer": fields["answer"],
         "measure it": None if of.waits or options.K else _sweep(found.best),
     }

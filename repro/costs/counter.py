@@ -73,24 +73,35 @@ class Counter:
             self._chains[first.text] = chain
         return self._chains[first.text]
 
-    def layer(self, index: int, part: Tree, *, graph: bool = True, counting: bool = False) -> Pass:
+    def layer(
+        self,
+        index: int,
+        part: Tree,
+        *,
+        graph: bool = True,
+        counting: bool = False,
+        split: bool = False,
+    ) -> Pass:
         """Trace of one layer on a micro-batch, which is given as the first layer gets it.
 
-        With a graph, B follows F. With `counting`, F leaves the statistics of its micro-batch, as
-        it does and R does not.
+        With a graph, B follows F, or with `split` I and W. With `counting`, F leaves the statistics
+        of its micro-batch, as it does and R does not.
         """
-        return self._pass(index, self.boundaries(part)[index], graph=graph, counting=counting)
+        inputs = self.boundaries(part)[index]
+        return self._pass(index, inputs, graph=graph, counting=counting, split=split)
 
-    def _pass(self, index: int, inputs: Form, *, graph: bool, counting: bool) -> Pass:
+    def _pass(
+        self, index: int, inputs: Form, *, graph: bool, counting: bool, split: bool = False
+    ) -> Pass:
         module = self._fakes.modules[self.kinds[index]]
         counting = counting and any(
             isinstance(part, BATCH_NORMS + INSTANCE_NORMS) for part in module.modules()
         )
         return self._traced(
-            (self.kinds[index], inputs.text, graph, counting),
+            (self.kinds[index], inputs.text, graph, counting, split),
             f"layers[{index}]",
             self._layers[index],
-            lambda: trace(module, inputs, graph=graph, counting=counting),
+            lambda: trace(module, inputs, graph=graph, counting=counting, split=split),
         )
 
     def head(self, part: Tree, targets: Tree, *, graph: bool) -> Pass:

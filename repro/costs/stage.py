@@ -1,7 +1,8 @@
 """What F, R and B of one micro-batch do to the memory of a stage, from the traces of its layers.
 
 Tensors live as long as in `gpipe.core.stage` and `gpipe.core.engine`: inputs from F to B, what the
-graph saves from R to B, outputs and received gradients until B has ended.
+graph saves from R to B, outputs and received gradients until B has ended. Where backwards are split
+this holds for I, and what W multiplies lives until W.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from repro.costs.trace import Pass, Step
 from repro.gpipe.comm.message import Form
+from repro.gpipe.core.split import AT_ONCE
 
 KINDS = ("parameters", "buffers", "gradients", "optimizer", "boundary", "activations", "messages")
 PARAMETERS, BUFFERS, GRADIENTS, OPTIMIZER, BOUNDARY, ACTIVATIONS, MESSAGES = range(len(KINDS))
@@ -39,12 +41,16 @@ class _Ledger:
     def effect(self) -> Effect:
         return Effect(self._peak, tuple(self._now))
 
+    def enter(self, size: int, kind: int) -> int:
+        """Note a storage that lies in memory already, with one reference; returns its number."""
+        self._entries.append([size, 1, kind])
+        return len(self._entries) - 1
+
     def begin(self, size: int, kind: int) -> int:
         """Add a storage with one reference; returns its number."""
-        self._entries.append([size, 1, kind])
         self._now[kind] += size
         self._note_peak()
-        return len(self._entries) - 1
+        return self.enter(size, kind)
 
     def change_inner(self, step: Step, kept_kind: int) -> None:
         """Add and end storages of a layer; those that stay count as `kept_kind`."""
@@ -76,39 +82,44 @@ def effects(
     inputs: Form,
     *,
     first: bool,
+    first_weights: bool,
     copies: bool,
 ) -> dict[str, Effect]:
-    """Effect of each kind of action.
+    """Effect of each kind of action; if the traces are of I and W, "B" is I.
 
     Passes are the traces of the stage's layers in order, and of the loss on the last stage; those
     without a graph are of F, and empty where no R follows. The inputs of the first layer lie in
-    memory already. With `first` the parameters have no gradients yet. With `copies` the layers get
-    copies of the inputs, as on the first stage, whose inputs belong to the user.
+    memory already. With `first` the parameters have no gradients yet before B, with `first_weights`
+    before W. With `copies` the layers get copies of the inputs, as on the first stage, whose inputs
+    belong to the user.
     """
     ledger = _Ledger()
-    known, outputs = _forward(ledger, with_graph, inputs, copies=copies)
+    received, known, outputs = _forward(ledger, with_graph, inputs, copies=copies)
     forward = recomputation = ledger.effect()
     ledger.begin_action()
     _backward(ledger, with_graph, known, first=first)
     ledger.release(outputs)
+    if not copies:
+        ledger.release(received)
     backward = ledger.effect()
+    ledger.begin_action()
+    _weights(ledger, with_graph, known, first=first_weights)
+    weights = ledger.effect()
     if without_graph:
         ledger = _Ledger()
-        _, outputs = _forward(ledger, without_graph, inputs, copies=copies)
+        _, _, outputs = _forward(ledger, without_graph, inputs, copies=copies)
         ledger.release(outputs)  # sent
         forward = ledger.effect()
-    # I makes no gradients of weights, and keeps for W what B would free.
-    peak = [0 if kind == GRADIENTS else size for kind, size in enumerate(backward.peak)]
-    input_gradient = Effect(tuple(peak), NOTHING)
-    return {"F": forward, "R": recomputation, "B": backward, "I": input_gradient, "W": backward}
+    return {"F": forward, "R": recomputation, "B": backward, "I": backward, "W": weights}
 
 
 def _forward(
     ledger: _Ledger, passes: Sequence[Pass], inputs: Form, *, copies: bool
-) -> tuple[list[dict[int, int]], list[int]]:
-    """F of all layers; returns the storages of each in the ledger, and the outputs of the last."""
+) -> tuple[list[int], list[dict[int, int]], list[int]]:
+    """F of all layers: inputs, the storages of each layer in the ledger, and the last outputs."""
     kind = ACTIVATIONS if copies else BOUNDARY
-    received = [ledger.begin(meta.nbytes if copies else 0, kind) for meta in inputs.tensors]
+    add = ledger.begin if copies else ledger.enter
+    received = [add(meta.nbytes, kind) for meta in inputs.tensors]
     ledger.hold(received)  # by the stage, until its last layer has run
     value = received
     of_layers: list[dict[int, int]] = []
@@ -131,8 +142,9 @@ def _forward(
         ledger.release(value)
         of_layers.append(known)
         value = result
-    ledger.release(received)
-    return of_layers, value
+    if copies:  # received inputs stay until the backward
+        ledger.release(received)
+    return received, of_layers, value
 
 
 def _backward(
@@ -172,5 +184,32 @@ def _backward_of_layer(
         elif step.size > 0 and step.number not in known:
             known[step.number] = ledger.begin(step.size, ACTIVATIONS)
     outgoing = [None if number is None else known[number] for number in layer.made]
+    # Kept for W, besides for the layer before.
+    ledger.hold(known[n] for product in layer.products for n in product.ended if n in made)
     ledger.hold(n for i, n in enumerate(outgoing) if n is not None and n in outgoing[:i])
     return outgoing
+
+
+def _weights(
+    ledger: _Ledger, passes: Sequence[Pass], of_layers: list[dict[int, int]], *, first: bool
+) -> None:
+    """W of all layers, the last one first, as in `gpipe.core.split`."""
+    made, kept = list[int](), list[int]()
+    for layer, known in zip(reversed(passes), reversed(of_layers), strict=True):
+        for product in layer.products:
+            ledger.release(kept)  # until the next operator's turn
+            kept = [known[number] for number in product.ended]
+            made.append(product.made)
+            ledger.change_inner(Step(None, product.made), GRADIENTS)
+            if sum(made) > AT_ONCE:
+                _add(ledger, made, first=first)
+    _add(ledger, made, first=first)
+    ledger.release(kept)
+
+
+def _add(ledger: _Ledger, made: list[int], *, first: bool) -> None:
+    """Add gradients that W has made to those of the parameters, which are copies at first."""
+    if first:
+        ledger.change_inner(Step(None, 0, sum(made)), GRADIENTS)
+    ledger.change_inner(Step(None, -sum(made)), GRADIENTS)
+    made.clear()

@@ -1,9 +1,7 @@
 """Memory of one rank through the actions of a step, and the moment when it is greatest.
 
-Where backwards are split into I and W, a micro-batch is counted as if I freed nothing and W freed
-what B frees. So it takes as much from I to W as from F to I. For a layer of a Transformer that is
-too much: Table 1 of arXiv:2401.10241 has 32 s b h bytes from I to W, and 34 s b h + 5 a s^2 b
-before I, with sequence length s, micro-batch size b, width h and a heads.
+A rank that does what is ready is counted in the order in which it keeps the most, and as if it had
+its gradients from the beginning, since in other orders they are there at that moment.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,6 +14,7 @@ from repro.costs.fake import mini_batch
 from repro.costs.stage import (
     BOUNDARY,
     BUFFERS,
+    GRADIENTS,
     KINDS,
     MESSAGES,
     OPTIMIZER,
@@ -27,6 +26,7 @@ from repro.costs.stage import (
 from repro.costs.trace import Pass, gradient_bytes
 from repro.gpipe.partition.layer_costs import stage_layers
 from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule
+from repro.gpipe.schedule.ready import fullest_order
 from repro.gpipe.tree import Tree, batch_size, flatten, sizes, unwrapped
 
 
@@ -114,6 +114,9 @@ class _Walk:
         schedule, K = of.schedule, len(of.schedule.orders)
         self._rank = rank
         self._is_alone, self._last = K == 1, schedule.stages - 1
+        is_fixed = schedule.limit is None
+        self._order = schedule.orders[rank] if is_fixed else fullest_order(schedule, rank)
+        self._split = any(kind == "W" for kind, _, _ in self._order)
         self._stages = dict(zip(range(rank, schedule.stages, K), layers, strict=True))
         self._sizes = sizes(batch_size(of.inputs), schedule.micro_batches)
         boundaries = of.counter.boundaries(micro_batch(of.inputs, self._sizes[0]))
@@ -138,24 +141,27 @@ class _Walk:
         """A key of all that the memory of the rank depends on."""
         of, K = self._of, len(self._of.schedule.orders)
         # Stages by their position on the rank, so that ranks which do the same have equal keys.
-        order = of.schedule.orders[self._rank]
-        work = tuple((kind, stage // K, i) for kind, stage, i in order)
+        work = tuple((kind, stage // K, i) for kind, stage, i in self._order)
         data = _nbytes(of.inputs), _nbytes(of.targets), batch_size(of.inputs)
         messages = of.messages, of.schedule.late, self._is_alone
         return tuple(self._keys.values()), work, data, messages
 
     def find_peak(self) -> StageMemory:
         """Memory of all kinds at the moment when their sum is greatest."""
-        actions = self._of.schedule.actions(self._rank)
+        actions = [*self._of.schedule.with_messages(self._rank, self._order)]
         receives = [action for action in reversed(actions) if action.kind == "Recv"]
         # Stages of the messages that are still to be received, the next one last.
         self._due_inputs = [a.stage for a in receives if a.of == "F"]
         self._due_gradients = [a.stage for a in receives if a.of in GRADIENT]
         # The stages and micro-batches whose F keeps no graph.
         recomputed = {action.cell for action in actions if action.kind == "R"}
-        had_backward: set[int] = set()  # stages
+        had_backward = set[tuple[int, bool]]()  # stages, and whether it was W
         resident = [self._counter.resident(n) for layers in self._stages.values() for n in layers]
         now = self._at_rest(resident)
+        if self._of.schedule.limit is not None:
+            for stage in self._stages:
+                had_backward |= {(stage, False), (stage, True)}
+                now[GRADIENTS] += self._gradients_of(stage)
         most = StageMemory(tuple(now), "start")
         for action in actions:
             kind, (stage, i) = action.kind, action.cell
@@ -170,16 +176,15 @@ class _Walk:
             elif kind == "Send":
                 self._send(action, size, recomputed=action.cell in recomputed)
             else:
-                fresh = stage not in had_backward
-                effect = self._effects(stage, size, action.cell in recomputed, fresh)[kind]
+                fresh = [(stage, is_W) not in had_backward for is_W in (False, True)]
+                effect = self._effects(stage, size, action.cell in recomputed, *fresh)[kind]
                 peak = [a + b for a, b in zip(now, effect.peak, strict=True)]
                 peak[MESSAGES] += self._crossing(action, size)
                 if sum(peak) > most.total:
                     most = StageMemory(tuple(peak), action.label)
                 now = [a + b for a, b in zip(now, effect.after, strict=True)]
-                if kind in ("B", "W"):
-                    had_backward.add(stage)
-                    now[BOUNDARY] -= self._sent(stage, size).activations
+                if kind in (*GRADIENT, "W"):
+                    had_backward.add((stage, kind == "W"))
                 now[BOUNDARY] += self._hand_on(action, size)
         return most
 
@@ -193,6 +198,11 @@ class _Walk:
         if self._last in self._stages:
             now[BOUNDARY] += _nbytes(self._of.targets)
         return now
+
+    def _gradients_of(self, stage: int) -> int:
+        """Bytes of the gradients of a stage's parameters."""
+        effect = self._effects(stage, self._sizes[0], False, True, True)
+        return sum(effect[kind].after[GRADIENTS] for kind in ("I", "W"))
 
     # Messages.
 
@@ -243,13 +253,14 @@ class _Walk:
     # Layers.
 
     def _count_effects(
-        self, stage: int, size: int, recompute: bool, fresh: bool
+        self, stage: int, size: int, recompute: bool, fresh: bool, fresh_weights: bool
     ) -> dict[str, Effect]:
         """What each kind of action does; `fresh`: the parameters have no gradients yet."""
-        counter, layers = self._counter, self._stages[stage]
+        counter, layers, split = self._counter, self._stages[stage], self._split
 
         def passes(part: Tree, *, graph: bool, counting: bool) -> list[Pass]:
-            traces = [counter.layer(n, part, graph=graph, counting=counting) for n in layers]
+            how: dict[str, bool] = {"graph": graph, "counting": counting, "split": graph and split}
+            traces = [counter.layer(n, part, **how) for n in layers]
             if stage == self._last:
                 targets = micro_batch(self._of.targets, size)
                 traces.append(counter.head(part, targets, graph=graph))
@@ -262,10 +273,12 @@ class _Walk:
                 passes(part, graph=False, counting=True) if recompute else [],
                 counter.boundaries(part)[layers.start],
                 first=fresh,
+                first_weights=fresh_weights,
                 copies=stage == 0,
             )
 
-        return counter.memory((self._keys[stage], size, recompute, fresh), count)
+        key = self._keys[stage], size, recompute, fresh, fresh_weights, split
+        return counter.memory(key, count)
 
 
 def micro_batch(tree: Tree, examples: int) -> Tree:

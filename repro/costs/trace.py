@@ -18,6 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from repro.costs.products import Extents, extents
 from repro.gpipe.comm.message import Form, TensorMeta
 from repro.gpipe.core.memory import LiveBytes
+from repro.gpipe.core.split import Later, backward_to_inputs, backward_to_weights
 from repro.gpipe.exact.batchnorm import Statistics
 from repro.gpipe.tree import Tree, flatten, unflatten
 
@@ -35,6 +36,13 @@ class Step(NamedTuple):
     kept: int = 0  # bytes of inner storages that stay after the pass, besides `size`
 
 
+class Product(NamedTuple):
+    """What W does to memory for one operator, whose gradient of the weights I has left out."""
+
+    ended: tuple[int, ...]  # storages kept for it since I
+    made: int  # bytes of the gradients of its weights, until they are added
+
+
 @dataclass(frozen=True)
 class Op:
     """One operator."""
@@ -48,7 +56,10 @@ class Op:
 
 @dataclass(frozen=True)
 class Pass:
-    """Trace of one layer: of F alone, or of F with a graph and then B. Storages are numbered."""
+    """Trace of one layer: of F alone, or of F with a graph and then B. Storages are numbered.
+
+    Where backwards are split, what is said of B here is of I, and W has fields of its own.
+    """
 
     forward: tuple[Step, ...]  # kept are running statistics and the like
     inputs: tuple[int, ...]
@@ -63,6 +74,8 @@ class Pass:
     ops: tuple[Op, ...]  # of F
     ops_backward: tuple[Op, ...]
     result: Form  # behind the layer
+    products: tuple[Product, ...] = ()  # of W, in order
+    ops_weights: tuple[Op, ...] = ()
 
 
 def _steps(
@@ -145,12 +158,18 @@ class Recorder(LiveBytes):
 
 
 def trace(
-    module: nn.Module, inputs: Form, *, graph: bool, counting: bool, resident: Iterable[Tensor] = ()
+    module: nn.Module,
+    inputs: Form,
+    *,
+    graph: bool,
+    counting: bool,
+    split: bool = False,
+    resident: Iterable[Tensor] = (),
 ) -> Pass:
     """Run a layer once; to be called inside the layer's fake mode.
 
-    With a graph, B follows F. With `counting`, F leaves the statistics of its micro-batch, as it
-    does and R does not. Resident tensors lie in memory already.
+    With a graph, B follows F, or with `split` I and W. With `counting`, F leaves the statistics of
+    its micro-batch, as it does and R does not. Resident tensors lie in memory already.
     """
     parameters = list(module.parameters())
     for parameter in parameters:
@@ -174,11 +193,17 @@ def trace(
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(recorder)
         stack.enter_context(torch.enable_grad() if graph else torch.no_grad())
-        return _traced(module, inputs, recorder, added, graph=graph)
+        return _traced(module, inputs, recorder, added, graph=graph, split=split)
 
 
 def _traced(
-    module: nn.Module, inputs: Form, recorder: Recorder, added: list[int], *, graph: bool
+    module: nn.Module,
+    inputs: Form,
+    recorder: Recorder,
+    added: list[int],
+    *,
+    graph: bool,
+    split: bool,
 ) -> Pass:
     made: list[int | None] = []
     returned: list[int] = []
@@ -194,8 +219,8 @@ def _traced(
     forward, ops = recorder.take()
     result = form_of(value)
     output_numbers = tuple(recorder.number(t) for t in outputs)
-    root = None
-    if graph:  # a scalar whose B gives every output a new gradient that nothing else holds
+    root, later = None, []
+    if graph:  # nothing, whose B gives every output a new gradient that nothing else holds
         trained = [t for t in outputs if t.requires_grad]
         root = _Tail.apply(lambda g: returned.extend(map(recorder.number, g)), *trained)
         del trained
@@ -203,11 +228,19 @@ def _traced(
     del values, value, outputs
     ended = frozenset(number for number, size in recorder.take()[0] if size < 0)
     if root is not None and root.requires_grad:
-        root.backward()
+        roots, gradients = [root], [torch.ones_like(root)]
+        if split:
+            later = backward_to_inputs(roots, gradients, [])
+        else:
+            torch.autograd.backward(roots, gradients)
+        del roots, gradients
+    del root
     backward, ops_backward = recorder.take()
-    given = {*numbers, *output_numbers}
+    products, ops_weights = _products(later, recorder)
+    kept_for_W = {number for product in products for number in product.ended}
+    given = {*numbers, *output_numbers, *kept_for_W}
     shared = {*given, *returned, *(number for number in made if number is not None)}
-    passing = ended | {number for number, size in forward + backward if size < 0}
+    passing = ended | kept_for_W | {number for number, size in forward + backward if size < 0}
     left = {number for number, _ in forward} - passing
     becoming = set(added) - shared
     first_backward = [(n, size) for n, size in backward if n not in becoming or size > 0]
@@ -227,7 +260,22 @@ def _traced(
         # The first operator made the root's gradient, which is the trace's and not the layer's.
         ops_backward=ops_backward[1:],
         result=result,
+        products=products,
+        ops_weights=ops_weights,
     )
+
+
+def _products(later: Later, recorder: Recorder) -> tuple[tuple[Product, ...], tuple[Op, ...]]:
+    """W of one operator after the other."""
+    products, all_ops = list[Product](), list[Op]()
+    while later:
+        backward_to_weights([later.pop(0)])
+        events, ops = recorder.take()
+        made = {number: size for number, size in events if size > 0}
+        ended = tuple(number for number, size in events if size < 0 and number not in made)
+        products.append(Product(ended, sum(made.values())))
+        all_ops += ops
+    return tuple(products), tuple(all_ops)
 
 
 def _fresh(inputs: Form, graph: bool, took: Callable[[Any], None]) -> list[Tensor]:
@@ -266,7 +314,7 @@ class _Tail(torch.autograd.Function):
     def forward(ctx: Any, took: Any, *outputs: Tensor) -> Tensor:
         ctx.metas = [(TensorMeta.of(t), t.device) for t in outputs]
         ctx.took = took
-        return torch.empty(())
+        return torch.empty(0)
 
     @staticmethod
     def backward(ctx: Any, _grad: Tensor) -> tuple[Tensor | None, ...]:

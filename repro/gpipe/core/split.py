@@ -37,7 +37,7 @@ _OF_CONVOLUTION = (
 )
 # What may be between a weight and its operator: nn.Linear transposes it, autocast copies it.
 _PASSED_ON = ("TBackward0", "ToCopyBackward0")
-_AT_ONCE = 2**22  # bytes of gradients that W hands on together, since a call takes long
+AT_ONCE = 2**22  # bytes of gradients that W hands on together, since a call takes long
 _REENTRANT = "CheckpointFunctionBackward"  # refuses a backward to some leaves only
 
 
@@ -86,7 +86,7 @@ def backward_to_weights(later: Later) -> None:
         with torch.no_grad():
             made += part.gradients(gradient)
         edges += [GradientEdge(weight.node, 0) for weight in part.weights]
-        if not later or sum(each.nbytes for each in made) > _AT_ONCE:
+        if not later or sum(each.nbytes for each in made) > AT_ONCE:
             torch.autograd.backward(edges, made)
             edges, made = [], []
 

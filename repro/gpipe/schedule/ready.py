@@ -38,6 +38,12 @@ class Ready:
         return self._done["W"] == self._micro_batches
 
     @property
+    def is_first_full(self) -> bool:
+        """Whether no W is done, and it keeps all micro-batches that it may, before I and W."""
+        done = self._done
+        return done["F"] - done["I"] == self._most_ahead and done["F"] == self._limit
+
+    @property
     def may_fill(self) -> bool:
         """Whether there is a W that can be done, and something else may come before it."""
         return self._done["W"] < self._done["I"] and bool(self.awaited)
@@ -73,6 +79,22 @@ class Ready:
         if done["W"] < done["I"]:
             return "W", self._rank, done["W"]
         return awaited[0] if len(awaited) == 1 else None
+
+
+def fullest_order(schedule: Schedule, rank: int) -> list[Work]:
+    """The works of a rank in the order in which it keeps the most.
+
+    That is each F as soon as it may come, then the first W when the rank keeps all that it may, and
+    from then on each I before another W, so that all that it keeps waits for W.
+    """
+    rule, order = Ready(schedule, rank), list[Work]()
+    while not rule.is_done:
+        may_F = any(kind == "F" for kind, _, _ in rule.awaited)
+        arrives = "F" if may_F or rule.is_first_full else "I"
+        work = rule.next(lambda work, arrives=arrives: work[0] == arrives)
+        assert work is not None
+        order.append(work)
+    return order
 
 
 def works(rule: Ready, is_here: Callable[[Work], bool], wait: Wait) -> Iterator[Work]:
