@@ -76,8 +76,8 @@ def trained(column: Quoted) -> RunSpec:
 def _counted(model: str) -> list[RunSpec]:
     """The printed sizes, and then the searches, which take most of the time.
 
-    Two processes that take turns each keep one M, of which they count a layer once: Naive-1, which
-    has a single run, is the first and the last.
+    Two processes get every second run. With the single runs of Naive-1 first and last, each process
+    keeps one M, and traces a layer of a size once.
     """
     columns = [column for column in table1() if column.model == model]
     specs = [counted(column, size_of(column)) for column in columns]

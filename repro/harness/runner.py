@@ -159,9 +159,9 @@ class Rounds:
         return [[run] for run in members]
 
     def _by_cores(self, runs: list[PlannedRun]) -> list[list[PlannedRun]]:
-        """Runs that take one core each: a training for every core at once, or a few counts.
+        """Runs that take one core each: a training for each core, or a few counts.
 
-        A core that has counted one goes on with its next, and seldom waits for the others.
+        A core goes on to its next count without waiting for the other cores.
         """
         each = 1 if runs and runs[0].spec.task == "learn" else COUNTS
         size = each * self.plan.machine.count
