@@ -290,7 +290,7 @@ class Journal:
         remedy = REMEDY
         if self._writer not in ("", own := _own_version()):
             remedy = f"version {self._writer} wrote it, this is {own}: update, or {REMEDY}"
-        return ValueError(f"{self.path}: {what}; {remedy}")
+        return ValueError(f"{self.path}: {short(what, 500, quote=False)}; {remedy}")
 
     def _apply(self, event: Event) -> None:
         if isinstance(event, PlanEvent):

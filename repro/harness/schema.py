@@ -272,6 +272,7 @@ class EnvironmentEvent(_Recorded):
     __pydantic_extra__: dict[str, str | bool | int | list[str] | dict[str, str]]
     event: Literal["environment"] = "environment"
     kind: str
+    count: Count = 1  # of cores or GPUs
 
 
 class RoundEvent(_Recorded):
