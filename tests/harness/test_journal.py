@@ -149,10 +149,10 @@ def test_what_means_nothing_to_this_version_is_one_line(
     """Its digests are right, as where a newer version wrote it."""
     path = journal_in(results)
     rewritten(path, event, change)
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: .*{words}.*$") as caught:
+    line = rf"^{re.escape(str(path))}: [^\n]*{words}[^\n]*$"
+    with pytest.raises(ValueError, match=line) as caught:
         seen(results)
-    text = str(caught.value)
-    assert len(text) < len(str(path)) + 1000 and "\n" not in text
+    assert len(str(caught.value)) < len(str(path)) + 1000
 
 
 @pytest.mark.parametrize("wrong", [{"start": ["x"]}, {"stage": [2]}, {"kind": []}])
