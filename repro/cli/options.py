@@ -21,11 +21,6 @@ T = TypeVar("T")
 MiniBatch = Annotated[int, Interval(ge=1, le=2**20)]
 # Defaults that a help text does not show.
 _UNSET = ("", "''", "None", "False")
-# Removed flags, and what to use in their place.
-_REMOVED = {
-    "--micro-batch": "--M gives the number of micro-batches, N / (D x their size)",
-    "--wandb-project": "the variable WANDB_PROJECT names the project",
-}
 _DEFAULT = tyro.conf.arg(
     help_behavior_hint=lambda text: "" if text in _UNSET else f"(default: {text})"
 )
@@ -132,8 +127,6 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
         if "--model-args" in flags and "=" in tokens[0]:
             return f"; an argument of the model goes behind --model-args, as {tokens[0]}"
         return "; no name is needed here"
-    if word in _REMOVED:
-        return f"; it was removed: {_REMOVED[word]}"
     if word in flags:
         return f"; it comes first, without {word}"
     if "--only" in flags and word in ("--K", "--M", "--N", "--D"):

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _DEVICE = {"device", "link", "node", "memory", "results"}
 _TAKES = {
     "with --largest": {"largest", "K", "M", "schedule", "checkpoint"},
-    "with --K": {*("K", "cut", "M", "D", "schedule", "stages_per_rank", "checkpoint"), *_DEVICE},
+    "with --K": {
+        *("K", "cut", "M", "micro_batch", "D", "schedule", "stages_per_rank", "checkpoint"),
+        *_DEVICE,
+    },
     "without --K": {"devices", "top", *_DEVICE},
 }
 _OF_ALL = {"model", "model_args", "N", "optimizer", "json"}
@@ -177,6 +180,8 @@ def _check(options: PredictOptions) -> None:
         if is_given and field.name not in _OF_ALL | _TAKES[question]:
             flag = field.name.replace("_", "-")
             raise ValueError(f"--{flag}: has no meaning {question}; leave it out")
+    if options.M and options.micro_batch:
+        raise ValueError("--micro-batch: has no meaning with --M; leave one out")
     if not options.model:
         raise ValueError("model: name one; try `repro predict transformer --device v100 --K 4`")
 
@@ -188,7 +193,7 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     from repro.models import BUILDERS
 
     default = [M for M in (1, 4, 32) if options.N % (options.D * M) == 0] or [1]
-    Ms = list(dict.fromkeys(options.M)) or default
+    Ms = list(dict.fromkeys(options.M or _counts(options))) or default
     _check_cut(options, len(of.model.layers))
     with named_by_flags(_TAKES["with --K"] | _OF_ALL):
         specs = sweep(
@@ -212,6 +217,17 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     plain = predict(specs[0].model_copy(update=PLAIN), of.source)
     of.warn(options.K, [options.N, *(options.N // options.D // M for M in Ms)])
     return Found(of, plain, plans, {M: steps[1, M] for M in Ms}, memory, options.json)
+
+
+def _counts(options: PredictOptions) -> list[int]:
+    """Numbers of micro-batches of the given sizes."""
+    replica = options.N // options.D
+    for examples in options.micro_batch:
+        if examples < 1 or replica % examples:
+            raise ValueError(
+                f"--micro-batch {examples}: allowed is a divisor of a replica's {replica} examples"
+            )
+    return [replica // examples for examples in options.micro_batch]
 
 
 def _check_cut(options: PredictOptions, layers: int) -> None:

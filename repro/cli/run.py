@@ -1,6 +1,7 @@
 """`repro run`: measures the missing runs."""
 
 import dataclasses
+import os
 import shlex
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +38,9 @@ class RunOptions(PlanOptions):
     """Measure and record the missing runs. After a stop, the same command goes on."""
 
     wandb: Mode = dataclasses.field(default_factory=default_mode)
-    """Weights & Biases, into the project WANDB_PROJECT; results never depend on it"""
+    """Weights & Biases; results never depend on it"""
+    wandb_project: str = ""
+    """its project; by default WANDB_PROJECT or gpipe-repro"""
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
     """confirm the cost of scale paper"""
     plots: Path | None = None
@@ -63,6 +66,8 @@ def _measure(arguments: list[str]) -> int:
     options = request.options
     if request.scale == "paper" and not options.yes:
         raise ValueError(price(request.plans()))
+    if options.wandb_project:
+        os.environ["WANDB_PROJECT"] = options.wandb_project
     session = Session(options, ProgressReporter(options.results / LOG))
     command = shlex.join(["repro", "run", *arguments])
     try:

@@ -50,6 +50,8 @@ class PredictOptions:
     """layers of each stage of a single K; by default the cut that is even in time"""
     M: tuple[int, ...] = ()
     """numbers of micro-batches; by default 1, 4 and 32, with --largest 32"""
+    micro_batch: tuple[int, ...] = ()
+    """sizes of micro-batches, instead of --M"""
     N: MiniBatch = DEFAULT_N
     """mini-batch, over all replicas"""
     D: int = 1

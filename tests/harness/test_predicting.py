@@ -213,7 +213,8 @@ def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
         ([*ON[1:], "--largest", "8GB"], "--device: has no meaning with --largest"),
         ([*ON[1:], "--K", "2", "--link", "0"], "--link 0: allowed is 1e-06 to 1e+06"),
         ([*ON[1:], "--K", "2", "--node", "4"], "--node 4: the profile v100 has no link between"),
-        ([*ON[1:], "--micro-batch", "4"], "--micro-batch 4; it was removed: --M gives the number"),
+        ([*ON[1:], "--K", "2", "--micro-batch", "3"], "--micro-batch 3: allowed is a divisor of"),
+        ([*ON[1:], "--K", "2", "--M", "1", "--micro-batch", "8"], "--micro-batch: has no meaning"),
         ([*ON[1:], "--K", "2", "--cut", "4", "5"], "--cut 4 5: needs a single --K"),
         (["transformer", "--largest", "8GB", "--K", "2", "4"], "allowed is one value of each"),
         (["timed", "--device", "here", "--K", "2"], "layers wait for fixed times"),
@@ -224,7 +225,7 @@ def test_a_mistake_is_one_line(words, text, refused):
 
 
 def test_a_plan_that_is_given_to_the_last_layer(capsys):
-    (plan,) = answer(capsys, *ON, "--K", "2", "--cut", "5", "3", "--M", "2")["plans"]
+    (plan,) = answer(capsys, *ON, "--K", "2", "--cut", "5", "3", "--micro-batch", "4")["plans"]
     assert (plan["M"], plan["cut"]) == (2, [5, 3])
 
 
