@@ -22,14 +22,10 @@ HOME = Path(__file__).resolve().parents[1] / "experiments"
 MOST_COLUMNS = 7  # of a table
 
 
-def with_report() -> set[str]:
-    """The experiments that have a report of their own."""
-    return {path.parent.name for path in HOME.glob("*/report.py")}
-
-
 def report_of(experiment: str) -> ModuleType | None:
+    """The report of an experiment that has one of its own."""
     # Names come from recorded results, so only one of these is ever imported.
-    if experiment not in with_report():
+    if experiment not in {path.parent.name for path in HOME.glob("*/report.py")}:
         return None
     return import_module(f"repro.experiments.{experiment}.report")
 

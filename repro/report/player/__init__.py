@@ -5,7 +5,7 @@ clock of `repro.gpipe.schedule` again, in JavaScript; `tests/report/test_player.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,10 @@ SCRIPTS = ("schedules.js", "replay.js", "step.js", "timeline.js", "stages.js", "
 LOGIC = SCRIPTS[:3]  # what needs no browser
 CHECKPOINTS = (("always", "always"), ("except_last", "except last"), ("never", "never"))
 MOST_K, MOST_M = 16, 64  # of the sliders
-MOST_SPANS = 40_000  # of all measured steps together: about a megabyte of the page
 
 
 def player(steps: Sequence[Step]) -> Markup:
-    """The player as finished HTML, with its style, its scripts and measured steps inside.
-
-    Where the steps are too many, those with the fewest spans are kept.
-    """
-    # The order of the experiments and of their plans stays.
-    few_first = sorted(range(len(steps)), key=lambda n: len(steps[n]["spans"]))
-    totals = accumulate(len(steps[n]["spans"]) for n in few_first)
-    kept = {n for n, total in zip(few_first, totals, strict=True) if total <= MOST_SPANS}
-    steps = [step for n, step in enumerate(steps) if n in kept]
+    """The player as finished HTML, with its style, its scripts and measured steps inside."""
     schedules = {name: {"name": text, "about": about} for name, (text, about) in SCHEDULES.items()}
     data = {"kinds": KINDS, "schedules": schedules, "measured": steps}
     return rendered(
