@@ -65,6 +65,14 @@ def test_equals_brute_force_down_to_the_ties(chain, rule):
     assert key(cost, counts) == min(key(cost, other) for other in every_cut(layers, stages))
 
 
+@pytest.mark.parametrize("rule", [smallest_largest, minimum_variance])
+def test_rounding_does_not_choose_among_equal_cuts(rule):
+    for layers, stages in ((8, 3), (11, 3), (13, 2), (19, 4)):
+        assert rule(additive([0.1] * layers), layers, stages) == rule(
+            additive([1] * layers), layers, stages
+        )
+
+
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.data())
 def test_cumulative_share_places_layer_by_layer(costs, data):
     stages = data.draw(st.integers(1, len(costs)))

@@ -22,6 +22,8 @@ from torch import Tensor
 from repro.io.untrusted import short
 
 Cost = Callable[[int, int], float]
+# Costs that differ by less are equal, since sums of floats differ in their last digits.
+_EQUAL = 1 + 1e-9
 
 
 def smallest_largest(cost: Cost, layers: int, stages: int) -> list[int]:
@@ -30,7 +32,7 @@ def smallest_largest(cost: Cost, layers: int, stages: int) -> list[int]:
     best = table[0]  # [L+1]: the largest stage of the best cut of layers 0 to b-1
     for _ in range(stages - 1):
         best = torch.maximum(best[:, None], table).amin(0)
-    return _least_squares(table.masked_fill(table > best[-1], math.inf), stages)
+    return _least_squares(table.masked_fill(table > best[-1] * _EQUAL, math.inf), stages)
 
 
 def minimum_variance(cost: Cost, layers: int, stages: int) -> list[int]:
@@ -120,7 +122,7 @@ def _least_squares(table: Tensor, stages: int) -> list[int]:
     for _ in range(stages - 1):
         sums = best[:, None] + squares
         best = sums.amin(0)
-        ties = (evenest[:, None] + counts).masked_fill(sums > best, math.inf)
+        ties = (evenest[:, None] + counts).masked_fill(sums > best * _EQUAL, math.inf)
         evenest = ties.amin(0)
         choices.append(layers - ties.flip(0).argmin(0))  # flipped, to choose the last of equals
     ends = [layers]
