@@ -134,12 +134,14 @@ class CoupledExamples(Guard):
         Dropout draws another mask for both together, so it is switched off, and as little else as
         possible: a layer may combine examples in training alone.
         """
-        shares = [1.0, *(size / sum(self._sizes[:2]) for size in self._sizes[:2])]
+        shares = [size / sum(self._sizes[:2]) for size in self._sizes[:2]]
         every = [*layer.modules()]
         of_torch = [part for part in every if type(part).__module__.startswith("torch.")]
-        both = self._run(layer, values[0], 1.0, of_torch)
-        off = every if both.is_random else of_torch
-        return [self._run(layer, *each, off) for each in zip(values, shares, strict=True)]
+        off, both = of_torch, self._run(layer, values[0], 1.0, of_torch)
+        if both.is_random:
+            off, both = every, self._run(layer, values[0], 1.0, every)
+        apart = zip(values[1:], shares, strict=True)
+        return [both, *(self._run(layer, *each, off) for each in apart)]
 
     def _run(self, layer: nn.Module, value: _Value, share: float, off: Sequence[nn.Module]) -> _Run:
         """Run a layer forward and backward, and leave no trace of it.
