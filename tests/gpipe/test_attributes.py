@@ -136,6 +136,11 @@ def test_state_that_a_layer_moves_is_put_back_for_recomputation(kind):
     assert steps(pipeline(kind, "always")) == steps(pipeline(kind, "never"))
 
 
+def test_the_comparison_keeps_what_a_layer_adds_by_backward():
+    pipe, x = pipeline(lambda: Holding(nn.Linear(4, 1), train_head), "always"), torch.randn(6, 4)
+    assert pipe.compare(x, x, MSE).verdict != "different"
+
+
 def test_a_tensor_does_not_pass_through_an_object_of_two_stages():
     how: Any = {"device": "cpu", "balance": "uniform", "stages_per_rank": 2}
     for work in (leave, leave_once):

@@ -209,6 +209,7 @@ def step_without_pipeline(
             own = [*model.parameters()]
             mean = MeanLoss(loss_fn, targets, *counts, lambda _: sum(weights), own, check)
             losses: list[Tensor] = []
+            model.zero_grad()  # before the forwards, in which a layer may call backward()
             for i, part in enumerate(split(inputs, micro_batches)):
                 value = map_leaves(Tensor, copied, part)
                 place = step, replica * micro_batches + i
@@ -219,7 +220,6 @@ def step_without_pipeline(
                     rng.reseed(rng.hashed(seed, *place, len(model)), device, others.values())
                     losses.append(mean(i, value))
             total += float(sum(loss.detach() for loss in losses))
-            model.zero_grad()
             for i in order:
                 if losses[i].requires_grad:
                     losses[i].backward()
