@@ -58,15 +58,19 @@ class RankLayers:
         )
 
     def follow(self, loss_fn: Any = None) -> None:
-        """Before each step: from now on run the layers that `module` holds, and this loss."""
+        """Before each step: from now on run the layers that `module` holds, and this loss.
+
+        Without a loss, as in an evaluation, that of the last step is still followed.
+        """
         self.call += 1
         self.modules = modules_of(self.module)
         self.parameters = parameters_of(self.modules)
-        loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
-        loss = getattr(loss, "_orig_mod", loss)  # of a compiled module
-        # A loss of torch has no state, and may be made anew for each step.
-        has_state = isinstance(loss, nn.Module) and not type(loss).__module__.startswith("torch.")
-        self.loss_module = loss if has_state else None
+        if loss_fn is not None:
+            loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
+            loss = getattr(loss, "_orig_mod", loss)  # of a compiled module
+            # A loss of torch has no state, and may be made anew for each step.
+            is_torchs = type(loss).__module__.startswith("torch.")
+            self.loss_module = loss if isinstance(loss, nn.Module) and not is_torchs else None
         self.of_loss = () if self.loss_module is None else (*modules_of(self.loss_module),)
         tree = [*self.module._modules], [*self.module], self.modules
         # A module only equals itself.
