@@ -19,7 +19,7 @@ _BASES: dict[str, dict[str, Any]] = {"over plain": PLAIN, "over K=1": {"K": 1}}
 _SETTINGS = (
     "experiment", "recorded", "method", "D", "recompute", "fidelity", "differs in", "status",
 )  # fmt: skip
-_WORDS = ("run", *_SETTINGS, "fits", "rounds")  # aligned to the left
+_WORDS = ("run", *_SETTINGS, "fits")  # aligned to the left
 _MARKS = {
     "over plain": "over plain: throughput over that of plain training, K=1 and M=1 without "
     "recomputation, with its 95 % interval over blocks",
