@@ -110,6 +110,8 @@ class Found:
 
 
 def main(arguments: list[str]) -> int:
+    from repro.harness.predict import SPLIT
+
     options = parse(PredictOptions, arguments, "repro predict")
     _check(options)
     if options.largest is not None:
@@ -134,7 +136,7 @@ def main(arguments: list[str]) -> int:
         # The steps of layers that wait are no guide to training.
         "answer": None if of.waits else found.answer(),
     }
-    is_split = any(SCHEDULES[plan.spec.schedule].split for plan in found.plans)
+    is_split = not of.waits and any(SCHEDULES[p.spec.schedule].split for p in found.plans)
     terminal = {
         "model": f"{of.model.name} ({assigned(of.model_args) or 'its defaults'}), N={options.N}, "
         f"optimizer {options.optimizer}",
@@ -142,7 +144,7 @@ def main(arguments: list[str]) -> int:
         "memory": memory and f"{size(memory)} of each device",
         "plans": [_cells(row, of.model.unit) for row in (fields["plain"], *fields["plans"])],
         "range": None if of.waits else of.source.range_text,
-        "assumed": "I and W take half of a backward each" if is_split else None,
+        "assumed": f"I and W together take {SPLIT} times a backward" if is_split else None,
         "answer": fields["answer"],
         "measure it": None if of.waits or options.K else _sweep(found.best),
     }

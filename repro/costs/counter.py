@@ -90,6 +90,16 @@ class Counter:
         inputs = self.boundaries(part)[index]
         return self._pass(index, inputs, graph=graph, counting=counting, split=split)
 
+    def shares_of_W(self, part: Tree) -> list[float]:
+        """W's part of the FLOPs of each layer's backward, which is that of I and W."""
+        shares = list[float]()
+        for index in range(len(self)):
+            traced = self.layer(index, part, split=True)
+            of_W = sum(op.flops for op in traced.ops_weights)
+            whole = of_W + sum(op.flops for op in traced.ops_backward)
+            shares.append(of_W / whole if of_W else 0.0)
+        return shares
+
     def _pass(
         self, index: int, inputs: Form, *, graph: bool, counting: bool, split: bool = False
     ) -> Pass:

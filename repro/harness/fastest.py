@@ -13,17 +13,19 @@ from operator import itemgetter
 from typing import Any
 
 from repro.gpipe.core.layers import on_meta, refuse_shared
+from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.harness.predict import Calibrated, Prediction, Source, predict
 from repro.harness.spec import Checkpoint, RunSpec, ScheduleName
 from repro.harness.text import above
 
-# Schedules, and how many stages a rank has. Those with backwards in two parts are left out, since
-# neither what the split costs nor the memory between I and W is predicted yet.
+# Schedules, and how many stages a rank has.
 ORDERS: tuple[tuple[ScheduleName, int | None], ...] = (
     ("gpipe", None),
     ("1f1b", None),
     ("interleaved-1f1b", 2),
     ("naive", None),
+    ("zb-h1", None),
+    ("zb", None),
 )
 # Of a single stage: each backward follows its forward, so one micro-batch is in memory at a time.
 ALONE: ScheduleName = "1f1b"
@@ -126,7 +128,8 @@ class Search:
                 taken = K * (per_rank or 1) <= len(self._modules)
             # Where each backward follows its own forward, "except_last" recomputes nothing.
             in_turn = M == 1 or schedule == "naive" or K == 1
-            modes = [mode for mode in CHECKPOINTS if not in_turn or mode != "except_last"]
+            has_last = not in_turn and not SCHEDULES[schedule].ready
+            modes = [mode for mode in CHECKPOINTS if has_last or mode != "except_last"]
             for mode in modes if taken else ():
                 fields = {"K": K, "D": D, "M": M, "schedule": schedule, "checkpoint": mode}
                 yield self.plain.model_copy(update=fields | {"stages_per_rank": per_rank})

@@ -43,7 +43,7 @@ WRONG = {
 
 
 class Goes(nn.Module):
-    """Goes wrong in the second step's second micro-batch, in its F, R or B."""
+    """Goes wrong in the second step's second micro-batch, in its F, R, B or I."""
 
     def __init__(self, how: str, kind: str, when: str) -> None:
         super().__init__()
@@ -67,7 +67,8 @@ def train(how: str, kind: str, stage: int, when: str) -> None:
     """Three steps, of which the second goes wrong."""
     layers: list = [nn.Linear(4, 4) for _ in range(STAGES)]
     layers[stage] = Goes(how, kind, when)
-    pipe = Pipeline(layers, STAGES, 4, device="cpu", balance="uniform")
+    schedule = "zb" if kind == "I" else "gpipe"
+    pipe = Pipeline(layers, STAGES, 4, device="cpu", balance="uniform", schedule=schedule)
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
     for _ in range(3):
         pipe.train_step(*DATA, optimizer)

@@ -43,6 +43,7 @@ def seconds_since(when: Path) -> float:
         ("raise", "B", 0, "stage 0, B1 of step 1: RuntimeError: layer is broken"),
         ("oom", "B", 3, "stage 3, B1 of step 1: .*can't allocate memory"),
         ("kill", "F", 3, r"stage 3, .* of step [01] when last heard of: died \(SIGKILL, probably"),
+        ("kill", "I", 2, r"stage 2, .* of step [01] when last heard of: died \(SIGKILL, probably"),
         ("stop", "F", 2, "stage 2, .* of step [01] when last heard of: no sign of life for 7 s"),
     ],
 )
