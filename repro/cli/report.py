@@ -45,6 +45,8 @@ class ReportOptions:
     """only list the recorded runs, of these experiments or of all"""
     run: Annotated[str | None, tyro.conf.arg(metavar="RUN")] = None
     """only show one run, by its id or a unique part of it: settings, rounds, its median step"""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """print the runs of --runs with all their settings as one JSON object"""
     wandb: tyro.conf.FlagCreatePairsOff[bool] = False
     """only make a workspace in Weights & Biases that shows the runs which were sent there"""
 
@@ -57,6 +59,8 @@ def main(arguments: list[str]) -> int:
     questions = [f"--{name}" for name in _QUESTIONS if name in given]
     if len(questions) > 1:
         raise ValueError(f"{' and '.join(questions)}: each is a report of its own; give one")
+    if options.json and options.runs is None:
+        raise ValueError("--json: prints the runs of --runs; give that too")
     if options.run is not None:
         results, run = find_run(options.run, options.results)
         show_run(results, run)
@@ -109,7 +113,16 @@ def _of(names: tuple[str, ...], results: Results) -> Results:
 
 def show_runs(results: Results, options: ReportOptions) -> None:
     """Print a line for each run of the named experiments, or for each experiment if none is."""
-    if options.runs:
+    if options.json:
+        runs = [
+            {"run": run.id, "recorded": "/".join(run.place), "status": str(run.status)}
+            | run.spec.plain()
+            | _timed(run)
+            | {"peak_bytes": [round(GIB * peak) for peak in run.peak_gib_per_stage]}
+            for run in results.runs
+        ]
+        print_answer({}, {"runs": runs}, as_json=True)
+    elif options.runs:
         show(run_table.recorded(results.runs, results))
         print("\n`repro report --run RUN` shows one with its median step")
     else:

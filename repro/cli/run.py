@@ -18,7 +18,7 @@ from repro.harness import rehearsal, run_table, runner, workers
 from repro.harness.journal import Journal
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun, price
-from repro.harness.progress import ProgressReporter, summary
+from repro.harness.progress import ProgressReporter, headline, summary
 from repro.harness.results import load, of_journals
 from repro.harness.spec import TIMED
 from repro.harness.terminal import show
@@ -116,6 +116,9 @@ class Session:
             self.plans = plans = make_plans()
             rehearsal.check_plans(plans)
             before = [len(plan.journal.rounds) for plan in plans]
+            for plan in plans:
+                if plan.accumulate:
+                    self.reporter.say(headline(plan.runs))
             self.reporter.say(summary(plans))
             for plan in plans:
                 if not plan.outstanding:

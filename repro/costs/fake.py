@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # private: the one pla
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.tree import Tree, map_leaves
 from repro.io.untrusted import message
+from repro.models.own import OWN_DATA
 
 # `refusing` reports failures.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
@@ -116,10 +117,7 @@ def refusing(where: str, layer: object, what: str) -> Iterator[None]:
                 f"{text}; counting needs shapes that do not depend on the data, and layers of "
                 "torch operators alone"
             ) from error
-        raise ValueError(
-            f"{text}; does it work on a real mini-batch? Layers in a list get images; for tokens "
-            "return a `repro.models.Model`"
-        ) from error
+        raise ValueError(f"{text}; does it work on a real mini-batch? ({OWN_DATA})") from error
 
 
 def mini_batch(tree: Tree, examples: int) -> Tree:

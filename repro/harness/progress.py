@@ -15,7 +15,7 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.request import Status
-from repro.harness.spec import TIMED
+from repro.harness.spec import TIMED, assigned
 from repro.harness.text import duration, percent
 from repro.io.redact import redact
 from repro.io.untrusted import short
@@ -29,6 +29,9 @@ COLOURS = {
     "U": "bold white",
     "setup": "dim",
 }
+# Settings in the headline of a sweep.
+_HEADED = ("model", "model_args", "K", "M", "N", "D", "schedule", "checkpoint", "balance", "warmup")
+_TITLES = {"model_args": "sizes", "checkpoint": "recompute", "balance": "cut", "warmup": "warm-up"}
 LEGEND = (
     "F forward, R recompute, B backward (I of inputs, W of weights), U update, s set-up, . idle"
 )
@@ -100,8 +103,10 @@ class ProgressReporter:
         self._round = f"{plan.experiment.name}/{group}, round {number} of {total}"
 
     def note(self, text: str) -> None:
-        """Show what is measured."""
-        self._show(f"{self._round}: {short(text, 60, quote=False)}")
+        """Show what is measured, and log when it began."""
+        activity = f"{self._round}: {short(text, 60, quote=False)}"
+        self.log(activity)
+        self._show(activity)
 
     def fail(self, run: PlannedRun, seconds: float, status: Status, logs: Path | None) -> None:
         """Show why a run has no result; `logs` is the folder of its workers' output."""
@@ -155,6 +160,16 @@ def summary(plans: Sequence[Plan]) -> str:
         seconds = sum(plan.seconds for plan in plans)
         about = f", about {duration(seconds)}" if seconds else ""
         parts.append(f"{count['planned']} to measure{about}")
+    return "; ".join(parts)
+
+
+def headline(runs: Sequence[PlannedRun]) -> str:
+    """The settings of runs of one's own, each with all its values: `K 1, 2; M 4; N 64`."""
+    specs, parts = [run.spec for run in runs if not run.added], []
+    for name in _HEADED:
+        values = [getattr(spec, name) for spec in specs]
+        texts = [assigned(v) or "default" if isinstance(v, dict) else str(v) for v in values]
+        parts.append(f"{_TITLES.get(name, name)} {', '.join(dict.fromkeys(texts))}")
     return "; ".join(parts)
 
 

@@ -25,6 +25,9 @@ from repro.io.untrusted import did_you_mean, message
 from repro.models.arguments import Classes, Count, check_names
 from repro.models.model import Model, of_images
 
+# What a user may not know whose layers fail on their first mini-batch.
+OWN_DATA = "layers in a list get images; for tokens return a `repro.models.Model`"
+
 
 def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments: Any) -> Model:
     """The model that the function at `path` (package.module:function) returns.

@@ -62,3 +62,7 @@ def allocates() -> Model:
 
 def hangs() -> Model:
     return _model(lambda _: time.sleep(600))
+
+
+def takes_tokens() -> list[Callable[[], nn.Module]]:
+    return [partial(nn.Embedding, 10, 4), partial(nn.Linear, 4, 10)]

@@ -1,5 +1,6 @@
 """`repro.results`, `repro report` of runs, and the recipes of docs/cli.md."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from repro.harness.results import find_run
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results/reference"
+(FIGURE2,) = (str(path.relative_to(REFERENCE)) for path in REFERENCE.glob("*/laptop/figure2"))
 REPORT = ["report", "--results", str(REFERENCE)]
 
 
@@ -44,6 +46,11 @@ def test_runs_are_listed_by_experiment_and_one_by_one(rounds: Frame, capfd, refu
     expected = shown[["run", "experiment", "K", "M"]].astype(str).to_numpy().tolist()
     assert [[line.split()[at] for at in columns] for line in lines] == expected
     assert "`repro report --run RUN`" in hint
+    assert main([*REPORT, "--runs", "advise", "figure2", "--json"]) == 0
+    printed = json.loads(capfd.readouterr().out)["runs"]
+    assert [[str(run[n]) for n in ("run", "K", "M")] for run in printed] == [
+        [run, K, M] for run, _, K, M in expected
+    ]
     error = refused([*REPORT, "--runs", "figur2"])
     assert "--runs figur2: recorded are " in error
     assert "did you mean 'figure2'" in error
@@ -56,23 +63,22 @@ def test_one_run_has_its_settings_its_rounds_and_its_median_step(
     assert main([*REPORT, "--run", of.run.iloc[0][:-2]]) == 0
     output = capfd.readouterr().out
     step = f"{1e3 * of.step_s.iloc[0]:.0f} ms"
-    for words in ("intel-xeon-2c/laptop/figure2", "K=4, M=4, N=4", step, *of["round"]):
+    for words in (FIGURE2, "K=4, M=4, N=4", step, *of["round"]):
         assert words in output
     drawn = re.findall(r"stage \d \|([FRBU.]+)\|$", output, flags=re.MULTILINE)
     assert [len(line) for line in drawn] == [72] * 4
     assert len(output.splitlines()) < 40, "one screen"
     error = refused([*REPORT, "--run", "figure2"])
-    assert "names 2 runs, such as intel-xeon-2c/laptop/figure2/timed-K4-M1-" in error
+    assert f"names 2 runs, such as {FIGURE2}/timed-K4-M1-" in error
     assert "`repro report --runs` lists them" in refused([*REPORT, "--run", "qqq"])
     assert "did you mean 'transformer-K2-M" in refused([*REPORT, "--run", "tranformer-K2-M1"])
 
 
 def test_a_run_is_found_by_a_part_of_its_id_own_results_first(rounds: Frame, tmp_path: Path):
     run = rounds[(rounds.experiment == "figure2") & (rounds.M == 4)].run.iloc[0]
-    place = "intel-xeon-2c/laptop/figure2"
     for folder in (tmp_path, tmp_path / "reference"):
-        shutil.copytree(REFERENCE / place, folder / place)
-    for text in (run, run[3:-2], run.rpartition("-")[2], f"figure2/{run[3:]}", f"{place}/{run}"):
+        shutil.copytree(REFERENCE / FIGURE2, folder / FIGURE2)
+    for text in (run, run[3:-2], run.rpartition("-")[2], f"figure2/{run[3:]}", f"{FIGURE2}/{run}"):
         results, found = find_run(text, tmp_path)
         assert (found.id, results.journals[0].root) == (run, tmp_path)
 
