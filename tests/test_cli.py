@@ -39,7 +39,7 @@ def test_a_sweep_from_end_to_end(tmp_path, capfd, monkeypatch):
     sweep[sweep.index("L=2")] = "L=3"
     assert main(sweep) == 0
     output = capfd.readouterr().out
-    settings = "sizes L=3, forward_s=0.01, backward_s=0.02; K 1, 2; M 4; N 8; D 1; schedule gpipe"
+    settings = "sizes L=3, forward_s=0.01, backward_s=0.02; K 1, 2; M 1, 4; N 8; D 1"
     passed = "passed: 3 of 3 runs are done"
     for words in ("3 runs at scale smoke", "over K=1", passed, f"model timed; {settings}"):
         assert words in output

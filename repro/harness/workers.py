@@ -30,6 +30,7 @@ from repro.harness.request import Request, Result, Status
 from repro.harness.spec import WHOLE_WORLD, RunSpec
 from repro.harness.tasks.run import run
 from repro.io import signals
+from repro.models.own import OWN_DATA
 
 _LONG = timedelta(days=30)  # idle workers wait for the next request
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
@@ -112,6 +113,8 @@ class Workers:
         at = f"at/{self._done - 1}/{found.rank}"
         failed = int(self._group.store.get(at)) if self._group.store.check([at]) else 0
         status, reason = found.status, found.text
+        if requests[failed].spec.model.startswith("import:") and "(in layers[0]" in reason:
+            reason += f"; {OWN_DATA}"
         if self.logs is None:
             print(found.traceback, end="", file=sys.stderr)
         else:  # of the worker, which may have been ended before it could print

@@ -5,6 +5,7 @@ from collections import Counter
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from examples import Apply, Around, Means, refused
 from torch import nn
 
 from repro.gpipe import Pipeline
+from repro.gpipe.comm.message import Form, Message
+from repro.gpipe.exact.guard import Known, Pass
+from repro.gpipe.exact.inputs import OverwrittenInputs
 from repro.gpipe.exact.rules import GUARDS, NAMES
 
 
@@ -41,6 +45,24 @@ def test_what_is_left_out_is_not_looked_at(left_out):
         pipe.train_step(*step)
     else:
         refused("its outputs are not the same when", pipe.train_step, *step)
+
+
+def test_a_stage_that_writes_to_no_input_gets_no_copies():
+    """A copy would stay in memory until the backward, if an operator saves it."""
+    runner, inputs = SimpleNamespace(device="cpu"), [torch.ones(2)]
+    guard = OverwrittenInputs(None, runner, None)
+    form = Form.of(inputs, None)
+    passes = [
+        Pass(
+            stage, 0, Message(inputs, form), first, True, Known(1), [], leaves=inputs, given=inputs
+        )
+        for stage, first in ((1, True), (1, False), (0, False))
+    ]
+    for p in passes:
+        guard.before_forward(p)
+        assert (p.given is inputs) == (p is passes[1])
+        guard.after_forward(p)
+    assert guard.end_step(None) is None
 
 
 class Auxiliary(torch.autograd.Function):

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from repro.data import images
 from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.schedule import collector
 from repro.gpipe.tree import split
@@ -33,7 +32,6 @@ from repro.harness.tasks.emulate import in_device_seconds, stand_in
 from repro.harness.tasks.setup import device_of, drawn_on, facts_of, setup_of
 from repro.methods import make
 from repro.models import build
-from repro.models.own import OWN_DATA
 
 # Going through all objects of all runs takes longer than many a block.
 _BLOCKS_BETWEEN_COLLECTIONS = 10
@@ -146,15 +144,10 @@ class Training:
         setup = replace(setup_of(request, model, self._batch[0], rank, groups), trace=spec.trace)
         if request.simulated:
             setup = replace(setup, config=replace(setup.config, throttle=throttle))
-        self._asleep = 0.0  # seconds of each step; of a slowed run
-        try:
-            self._method = make(spec.library, setup)
-            warm = [self._timed() for _ in range(spec.warmup)]
-        except Exception as error:
-            if spec.model.startswith("import:") and model.labels.get("data") == images.LABEL:
-                error.add_note(f"({OWN_DATA})")
-            raise
+        self._method = make(spec.library, setup)
         self.balance = self._method.balance
+        self._asleep = 0.0  # seconds of each step; of a slowed run
+        warm = [self._timed() for _ in range(spec.warmup)]
         for step in warm:
             self._refuse_nonfinite(step.loss)
         if spec.control == "slowed":
