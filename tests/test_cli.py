@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -152,6 +153,16 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_two(tmp_path: Path, ref
         error = refused(command)
         assert error.startswith(f"error: {tmp_path / 'file'}")
         assert "choose another folder with --results" in error
+
+
+def test_a_reader_that_has_closed_the_pipe_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    buffered = os.environ | {"PYTHONUNBUFFERED": ""}
+    command = [sys.executable, "-m", "repro", "list"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=buffered, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, refused, monkeypatch):

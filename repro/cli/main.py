@@ -44,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["MPLBACKEND"] = "agg"
     print_warnings_once()
     try:
-        return _dispatch(given)
+        status = _dispatch(given)
+        sys.stdout.flush()  # here, where a closed pipe is no error
+        return status
     except KeyboardInterrupt as stop:
         kept = str(stop)
     except BrokenPipeError:  # the reader closed the pipe, as `head` does
