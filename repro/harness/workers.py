@@ -113,7 +113,7 @@ class Workers:
         at = f"at/{self._done - 1}/{found.rank}"
         failed = int(self._group.store.get(at)) if self._group.store.check([at]) else 0
         status, reason = found.status, found.text
-        if requests[failed].spec.model.startswith("import:") and "(in layers[0]" in reason:
+        if requests[failed].spec.model.startswith("import:") and "layers[0]" in reason:
             reason += f"; {OWN_DATA}"
         if self.logs is None:
             print(found.traceback, end="", file=sys.stderr)
