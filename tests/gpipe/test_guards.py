@@ -59,7 +59,7 @@ def test_a_stage_that_writes_to_no_input_gets_no_copies():
         for stage, first in ((1, True), (1, False), (0, False))
     ]
     for p in passes:
-        guard.before_forward(p)
+        guard.before_recompute(p)
         assert (p.given is inputs) == (p is passes[1])
         guard.after_forward(p)
     assert guard.end_step(None) is None

@@ -29,12 +29,17 @@ class OverwrittenInputs(Guard):
         self._learned = False
 
     def before_forward(self, p: Pass) -> None:
-        if p.first or p.stage in self._copied:
+        # A copy for an F without a graph is gone after it, and R then has the inputs as they came.
+        self._give(p, copies=p.recomputed)
+
+    def before_recompute(self, p: Pass) -> None:
+        self._give(p, copies=False)
+
+    def _give(self, p: Pass, *, copies: bool) -> None:
+        if copies or p.first or p.stage in self._copied:
             # With the same layout and alignment: the last bits of a product may depend on them.
             p.given = [copied(t) for t in p.leaves]
         p.notes[self] = versions(p.given)
-
-    before_recompute = before_forward
 
     def after_forward(self, p: Pass) -> None:
         before, now = p.notes.pop(self), versions(p.given)
