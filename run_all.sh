@@ -2,7 +2,7 @@
 # Set-up, the experiments and the report, in one command.
 #
 #   ./run_all.sh                      every experiment at this machine's scale, into plots/report.html
-#   ./run_all.sh --scale smoke        the same, small: about five minutes
+#   ./run_all.sh --scale smoke        the same, small: three to five minutes
 #   ./run_all.sh table2 --only K=2    arguments go to `repro run` (`.venv/bin/repro run --help`)
 #   ./run_all.sh --setup-only         only make .venv, and say nothing when it is there
 #
@@ -106,7 +106,7 @@ set_up() {
     if ! ls .venv/lib/python3*/site-packages/torch/__init__.py >/dev/null 2>&1; then
         check_space "$need_gb"
         echo "Set-up, once: $sizes; about 5 minutes at 100 Mbit/s. Everything goes into .venv."
-        echo "The experiments after it: about five minutes with --scale smoke, 20 to 27 at laptop scale."
+        echo "The experiments after it: three to five minutes with --scale smoke, 20 to 27 at laptop scale."
     fi
     if [ -n "$python" ]; then
         # `venv --clear` would empty the folder that the link leads to.

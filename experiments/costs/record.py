@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from repro.costs.error_bars import CALIBRATED, DATA_SHEET, FILE
-from repro.experiments.costs.report import nine_of_ten, sizes, steps
+from repro.experiments.costs.report import steps
+from repro.experiments.published_errors import nine_of_ten, sizes
 from repro.harness.frame import select
 from repro.harness.results import Results, load
 from repro.report.compare import of_exhibits

@@ -138,8 +138,8 @@ def quoted_laws() -> dict[str, float]:
 def claims(results: Results) -> Iterator[Claim]:
     runs, texts = _trained(results)
     found, quoted = laws(results), quoted_laws()
-    exponent, low, _ = found[FLOPS].quality
-    flops = f"at equal FLOPs {digits(exponent)}"
+    b, low, high = found[FLOPS].quality
+    flops = f"at about equal FLOPs {ranged(b, low, high)}"
     embeddings = "far too large: most parameters are embeddings, of one size"
     for models, controls, beside in (
         (IMAGES, _controls_of(runs), "" if isnan(low) else flops),

@@ -91,7 +91,7 @@ def effects(
     without a graph are of F, and empty where no R follows. The inputs of the first layer lie in
     memory already. With `first` the parameters have no gradients yet before B, with `first_weights`
     before W. With `copies` the layers get copies of the inputs, as on the first stage, whose inputs
-    belong to the user.
+    belong to the user; an F without a graph gets them on each stage.
     """
     ledger = _Ledger()
     received, known, outputs = _forward(ledger, with_graph, inputs, copies=copies)
@@ -107,7 +107,7 @@ def effects(
     weights = ledger.effect()
     if without_graph:
         ledger = _Ledger()
-        _, _, outputs = _forward(ledger, without_graph, inputs, copies=copies)
+        _, _, outputs = _forward(ledger, without_graph, inputs, copies=True)
         ledger.release(outputs)  # sent
         forward = ledger.effect()
     return {"F": forward, "R": recomputation, "B": backward, "I": backward, "W": weights}

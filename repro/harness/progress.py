@@ -31,7 +31,12 @@ COLOURS = {
 }
 # Settings in the headline of a sweep.
 _HEADED = ("model", "model_args", "K", "M", "N", "D", "schedule", "checkpoint", "balance", "warmup")
-_TITLES = {"model_args": "sizes", "checkpoint": "recompute", "balance": "cut", "warmup": "warm-up"}
+_TITLES = {
+    "model_args": "sizes",
+    "checkpoint": "recompute",
+    "balance": "cut",
+    "warmup": "warm-up steps",
+}
 LEGEND = (
     "F forward, R recompute, B backward (I of inputs, W of weights), U update, s set-up, . idle"
 )

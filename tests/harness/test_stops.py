@@ -1,6 +1,6 @@
 """A forced sweep stopped at each of its writes: nothing recorded is lost.
 
-The workers measures without processes; tests/harness/test_interrupts.py kills real ones.
+The workers are no processes; tests/harness/test_interrupts.py kills real ones.
 """
 
 from contextlib import suppress

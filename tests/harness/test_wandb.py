@@ -32,7 +32,7 @@ LOSSES = [1 / update for update in range(1, 100, 2)]  # of 100 updates every oth
 LEARN: dict[str, Any] = {"task": "learn", "loss": LOSSES, "digest": "0" * 64}
 LEARN |= {"metrics": {"accuracy": 0.5, "bleu toy:alfa": 20.0}, "parameters": 10, "seconds": 1.0}
 LEARN |= {"examples": 800, "balance": [2], "setup_s": 0.1, "unit": "examples/s", "labels": {}}
-# What a template of requests or an agent of W&B sets for one run.
+# What a template of jobs or an agent of W&B sets for one run.
 OF_ONE_RUN = {"WANDB_RUN_ID": "theirs", "WANDB_RESUME": "must", "WANDB_LAUNCH": "true"}
 OF_ONE_RUN |= {"WANDB_FORK_FROM": "theirs?_step=1", "WANDB_DIR": "/proc/theirs"}
 _NAMES = ["NAME", "RUN_GROUP", "JOB_TYPE", "NOTES", "TAGS", "SWEEP_ID"]
@@ -101,8 +101,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(project)
         wandb.teardown()  # so that the variables are read
         of_all = {"WANDB_PROJECT": "ours", "WANDB_ENTITY": "a-team", "WANDB_API_KEY": KEY}
-        request = {"SM_TRAINING_ENV": '{"theirs": 1}', "TRAINING_JOB_NAME": "theirs"}
-        for name, value in {**OF_ONE_RUN, **of_all, **request}.items():
+        job = {"SM_TRAINING_ENV": '{"theirs": 1}', "TRAINING_JOB_NAME": "theirs"}
+        for name, value in {**OF_ONE_RUN, **of_all, **job}.items():
             patch.setenv(name, value)
         patch.setattr(socket, "gethostname", lambda: HOST)
         for _ in range(2):  # the second time nothing is measured, and nothing is copied again

@@ -186,8 +186,8 @@ def step_without_pipeline(
     """One step of a model without a pipeline, but for the update; its gradients are set.
 
     `batches` has the inputs and targets of each replica, `order` is that of a replica's backwards;
-    layers and loss run in `region`. Running statistics of norms move once. Returned are the loss,
-    and why it is not that of the mini-batch, or "".
+    layers and loss run in `region`. Running statistics of norms move once, by the code that moves
+    them in a pipeline. Returned are the loss, and why it is not that of the mini-batch, or "".
     """
     tensors = chain(model.parameters(), model.buffers())
     device = next((tensor.device for tensor in tensors), torch.device("cpu"))

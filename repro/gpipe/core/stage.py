@@ -64,10 +64,10 @@ class Stage:
     def forward(
         self, i: int, inputs: Message, *, recompute: bool
     ) -> tuple[Message | None, Tensor | None]:
-        """F: the message for the next stage, or the micro-batch's share of the loss.
+        """F: the message for the next stage, or on the last stage the micro-batch's loss.
 
-        They have no graph, and require a gradient where B will need one. If R follows, the loss is
-        left to R, so that it is computed once.
+        The other one is None, and so is a loss that is left to R, which computes it. Tensors have
+        no graph, and require a gradient where B will need one.
         """
         kept = self.kept[i] = self._pass(i, inputs, recompute=recompute)
         skeleton = self._graph.run(kept, partial(self._run, kept, "before_forward"))

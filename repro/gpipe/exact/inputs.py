@@ -13,11 +13,12 @@ from repro.gpipe.exact.guard import Finding, Guard, Outcome, Pass
 class OverwrittenInputs(Guard):
     """A layer writes in place to what enters its stage, which R needs as it came.
 
-    Such stages (timm's ResNet has one) get copies, and so does the first stage, whose inputs are
-    the user's. Other stages get none, since a graph may keep the copy: up to an eighth of a stage's
-    memory. Found by version counters in every pass, by values in the first step with inputs of a
-    form. A stage that begins to write is noticed, and the step taken again. Two inputs that share
-    memory cannot be written to, since behind a boundary they are two.
+    An F that is recomputed gets copies, which are gone after it. An R, and an F whose graph B
+    walks, get copies on stages that are known to write (timm's ResNet has one) and on the first
+    stage, whose inputs are the user's; on others a graph would keep the copy. Found by version
+    counters in every pass, by values in the first step with inputs of a form. A stage that begins
+    to write is noticed, and the step taken again. Two inputs that share memory cannot be written
+    to, since behind a boundary they are two.
     """
 
     def __init__(self, *given: Any) -> None:
@@ -29,7 +30,6 @@ class OverwrittenInputs(Guard):
         self._learned = False
 
     def before_forward(self, p: Pass) -> None:
-        # A copy for an F without a graph is gone after it, and R then has the inputs as they came.
         self._give(p, copies=p.recomputed)
 
     def before_recompute(self, p: Pass) -> None:

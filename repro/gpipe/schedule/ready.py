@@ -12,9 +12,6 @@ Each kind goes through the micro-batches in order. So gradients, statistics and 
 the bits of 1F1B. There is no deadlock: of the micro-batches whose I is missing somewhere, the first
 can always go on, since what is kept behind it is only waiting for W. The idea of a schedule that
 is a hint to the runtime: arXiv:2605.18750.
-
-Simulated with K = 4 and 8 and durations that vary by 10 and 30 %, this beats the order of zb-h1 by
-up to 5 % with M = 4K (once it is equal), and loses up to 8 % to it with M = K.
 """
 
 from collections.abc import Callable, Iterator, Sequence
