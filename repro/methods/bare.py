@@ -52,7 +52,7 @@ class Bare(Method):
         forward_s = sum(layers[n].forward_s for n in own)
         backward_s = sum(layers[n].backward_s for n in own)
         self._seconds = {"F": forward_s, "R": forward_s, "B": backward_s}
-        self._links = Links(self._wire, setup.device, "shm")
+        self._links = Links(self._channel, setup.device, "shm")
         n = batch_size(setup.sample)
         # Activations are as wide as this stage's last layer, gradients as the one before its first.
         width = {"F": layers[own.stop - 1].elements, "B": layers[own.start - 1].elements}

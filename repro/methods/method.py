@@ -88,7 +88,7 @@ class Method(ABC):
         self._setup = setup
         self._processes = processes
         self._rank = rank
-        self._wire = ControlChannel(processes, rank)
+        self._channel = ControlChannel(processes, rank)
         # Of a pipeline, whose processes are its stages.
         self._is_first, self._is_last = rank == 0, rank == processes - 1
 
@@ -111,7 +111,7 @@ class Method(ABC):
     def gather(self, value: Any) -> list[Any]:
         """Gather one value from each process on every process; also synchronises their devices."""
         self._now()
-        return self._wire.all_gather(value)
+        return self._channel.all_gather(value)
 
     def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int] | None:
         """Run one step and measure the peak memory of each stage; None if it cannot be measured."""

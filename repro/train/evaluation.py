@@ -23,8 +23,8 @@ def evaluate(
     Raises:
         ValueError: on every rank, in one line, if ranks have no batches or different numbers.
     """
-    everyone = pipe.engine.everyone
-    lengths = everyone.all_gather(len(batches))
+    all_ranks = pipe.engine.all_ranks
+    lengths = all_ranks.all_gather(len(batches))
     if len(set(lengths)) > 1 or lengths[0] == 0:
         raise ValueError(
             f"evaluation: {lengths} batches on the ranks; give each the same number, at least 1"
@@ -46,7 +46,7 @@ def evaluate(
             if weight:
                 sums[name] += float(metric(outputs, targets)) * weight
                 weights[name] += weight
-    of_ranks = everyone.all_gather((sums, weights))  # zero except on last stages
+    of_ranks = all_ranks.all_gather((sums, weights))  # zero except on last stages
     return {
         name: sum(sums[name] for sums, _ in of_ranks)
         / sum(weights[name] for _, weights in of_ranks)
@@ -79,7 +79,7 @@ def greedy(pipe: Pipeline, sources: Tensor | None, T: int) -> Tensor:
         logits = pipe.predict(inputs)
         # The last stage has the token, and the first stage needs it.
         likeliest = None if logits is None else logits[:, t].argmax(1).cpu()
-        token: Tensor = pipe.engine.wire.all_gather(likeliest)[-1]
+        token: Tensor = pipe.engine.channel.all_gather(likeliest)[-1]
         columns.append(token.masked_fill(ended, PAD))
         ended = ended | (token == EOS)
         # Replicas run every forward together, so none can stop before the others.

@@ -57,9 +57,9 @@ class NcclLike(Nccl):
 
 
 def connect(
-    wire: ControlChannel, neighbour: int, of: str, device: torch.device, **_: object
+    channel: ControlChannel, neighbour: int, of: str, device: torch.device, **_: object
 ) -> Link:
-    return NcclLike(wire.world_rank(neighbour), TAGS[of])
+    return NcclLike(channel.world_rank(neighbour), TAGS[of])
 
 
 @contextmanager

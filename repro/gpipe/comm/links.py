@@ -27,7 +27,7 @@ class Links:
 
     def __init__(
         self,
-        wire: ControlChannel,
+        channel: ControlChannel,
         device: torch.device,
         transport: str,
         throttle: LinkSpeed | None = None,
@@ -44,8 +44,8 @@ class Links:
                 f"throttle={throttle}: is for ranks on the CPU, this one is on {device}; leave it "
                 "out, or try device='cpu'"
             )
-        self.wire, self._device = wire, device
-        ring = ring and wire.ranks > 1
+        self.channel, self._device = channel, device
+        ring = ring and channel.ranks > 1
         # Sending a tensor of the CPU takes time of the processor that computes.
         self._overlap = throttle.overlap if throttle else device.type == "cuda"
         # A send may wait for its receiver. In a ring that receiver may itself wait for a gradient
@@ -56,17 +56,23 @@ class Links:
         self.outgoing: dict[str, Link] = {}
         self.closed = False
         sides = []  # another rank, and what goes there
-        if ring or not wire.is_first:
-            sides.append(((wire.rank - 1) % wire.ranks, "B"))
-        if ring or not wire.is_last:
-            sides.append(((wire.rank + 1) % wire.ranks, "F"))
+        if ring or not channel.is_first:
+            sides.append(((channel.rank - 1) % channel.ranks, "B"))
+        if ring or not channel.is_last:
+            sides.append(((channel.rank + 1) % channel.ranks, "F"))
         # Both ends of a link wait for each other. So the first rank begins with the next one, or
         # all ranks of a ring would wait for the rank before.
-        for neighbour, goes in reversed(sides) if wire.is_first else sides:
+        for neighbour, goes in reversed(sides) if channel.is_first else sides:
             for of in ("F", "B"):
                 outgoing = of == goes
                 link = connect(
-                    wire, neighbour, of, device, outgoing=outgoing, transport=transport, ring=ring
+                    channel,
+                    neighbour,
+                    of,
+                    device,
+                    outgoing=outgoing,
+                    transport=transport,
+                    ring=ring,
                 )
                 (self.outgoing if outgoing else self.incoming)[of] = link
                 # NCCL makes a communicator at its first use, when both ends wait for each other.
@@ -119,10 +125,10 @@ class Links:
         """
         fastest: dict[int, float] = {_SMALL: float("inf"), _LARGE: float("inf")}
         sizes = [size for size in fastest for _ in range(_REPEATS)]
-        if not self.wire.is_first:
+        if not self.channel.is_first:
             for size in sizes:
                 self.send("B", self.incoming["F"].irecv(size)(), size)
-        if not self.wire.is_last:
+        if not self.channel.is_last:
             for size in sizes:
                 message, arriving = self._zeros(size), self.incoming["B"].irecv(size)
                 start = time.perf_counter()
@@ -130,7 +136,7 @@ class Links:
                 arriving().tensors[0].cpu()
                 fastest[size] = min(fastest[size], (time.perf_counter() - start) / 2)
         self.flush()
-        if self.wire.is_last:
+        if self.channel.is_last:
             return LinkSpeed(overlap=self._overlap)
         # A straight line through the two sizes: its slope is 1 / bandwidth, its start the latency.
         slope = max(fastest[_LARGE] - fastest[_SMALL], 1e-9) / (_LARGE - _SMALL)

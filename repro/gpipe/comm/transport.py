@@ -220,7 +220,7 @@ def nccl_pairs(world: int, ring: int = 0) -> dict[tuple[int, int, int], dist.Pro
 
 
 def connect(
-    wire: ControlChannel,
+    channel: ControlChannel,
     neighbour: int,
     of: str,
     device: torch.device,
@@ -236,35 +236,37 @@ def connect(
     gloo only, with tensors of a GPU copied through pinned host memory. In a ring the last rank is
     also linked to the first.
     """
-    peer, tag = wire.world_rank(neighbour), TAGS[of]
+    peer, tag = channel.world_rank(neighbour), TAGS[of]
     if device.type == "cuda" and transport != "gloo" and "nccl" in dist.get_backend_config():
-        rank, world = wire.world_rank(wire.rank), dist.get_world_size()
-        if ring and world % wire.ranks:
+        rank, world = channel.world_rank(channel.rank), dist.get_world_size()
+        if ring and world % channel.ranks:
             raise ValueError(
-                f"stages={wire.ranks}: with several stages on each rank, NCCL needs all {world} "
+                f"stages={channel.ranks}: with several stages on each rank, NCCL needs all {world} "
                 "processes in pipelines; start a multiple of them, or try transport='gloo'"
             )
         pair = (rank, peer) if outgoing else (peer, rank)
-        groups = nccl_pairs(world, wire.ranks if ring else 0)
+        groups = nccl_pairs(world, channel.ranks if ring else 0)
         return Nccl(peer, tag, groups[*pair, tag], device)
     if device.type != "cpu":
         return Staged(peer, tag, device)
     if transport != "gloo":
-        end = _shared_sender(wire, neighbour) if outgoing else _shared_receiver(wire, neighbour)
+        end = (
+            _shared_sender(channel, neighbour) if outgoing else _shared_receiver(channel, neighbour)
+        )
         if end is not None:
             return end
     if transport == "shm":
         raise ValueError(
-            f"transport='shm': ranks {wire.rank} and {neighbour} share no Linux host; try 'auto'"
+            f"transport='shm': ranks {channel.rank} and {neighbour} share no Linux host; try 'auto'"
         )
     return Gloo(peer, tag)
 
 
-def _shared_receiver(wire: ControlChannel, neighbour: int) -> shm.Receiver | None:
+def _shared_receiver(channel: ControlChannel, neighbour: int) -> shm.Receiver | None:
     """Offer the neighbour shared memory; None if this host has none or the neighbour cannot."""
-    receiver = shm.Receiver(wire.world_rank(neighbour)) if shm.available() else None
-    wire.send_object((shm.host(), receiver.address) if receiver else None, neighbour)
-    is_connected = wire.recv_object(neighbour)
+    receiver = shm.Receiver(channel.world_rank(neighbour)) if shm.available() else None
+    channel.send_object((shm.host(), receiver.address) if receiver else None, neighbour)
+    is_connected = channel.recv_object(neighbour)
     if receiver and is_connected:
         receiver.accept()
     elif receiver:
@@ -272,13 +274,13 @@ def _shared_receiver(wire: ControlChannel, neighbour: int) -> shm.Receiver | Non
     return receiver if is_connected else None
 
 
-def _shared_sender(wire: ControlChannel, neighbour: int) -> shm.Sender | None:
+def _shared_sender(channel: ControlChannel, neighbour: int) -> shm.Sender | None:
     """Connect to the shared memory that the neighbour offers; None where that is not possible."""
-    offer = wire.recv_object(neighbour)
+    offer = channel.recv_object(neighbour)
     sender = None
     if offer and shm.available() and offer[0] == shm.host():
         # On the same host the address may still be out of reach, in another namespace.
         with suppress(OSError):
-            sender = shm.Sender(offer[1], wire.world_rank(neighbour))
-    wire.send_object(sender is not None, neighbour)
+            sender = shm.Sender(offer[1], channel.world_rank(neighbour))
+    channel.send_object(sender is not None, neighbour)
     return sender

@@ -49,10 +49,10 @@ def assemble(
     alike = {"layers": len(layers), "seed": seed, "guards": guards}
     place = take_place(config, device, alike | {"allow_nonfinite": allow_nonfinite})
     K, M = config.stages, config.micro_batches
-    everyone = ControlChannel(config.processes, place.number)
-    wire = ControlChannel(K, place.rank, place.replica)
+    all_ranks = ControlChannel(config.processes, place.number)
+    channel = ControlChannel(K, place.rank, place.replica)
     ring = config.stages_per_rank > 1
-    links = Links(wire, place.device, config.transport, config.throttle, ring=ring)
+    links = Links(channel, place.device, config.transport, config.throttle, ring=ring)
 
     def by_time() -> Cost:
         """Equal on all ranks: by the first rank's times of layers, and the slowest link."""
@@ -61,7 +61,7 @@ def assemble(
             if sample is None:
                 raise ValueError("balance='time': needs sample=, the inputs of one micro-batch")
             profile = measure(layers, sample, place.device, seed=seed)
-        profiles, speeds = zip(*everyone.all_gather((profile, links.speed())), strict=True)
+        profiles, speeds = zip(*all_ranks.all_gather((profile, links.speed())), strict=True)
         slowest = max(speeds, key=lambda link: link.seconds(2**20))
         return profiles[0].cost(slowest, recompute=config.checkpoint != "never")
 
@@ -82,7 +82,7 @@ def assemble(
     rank = RankLayers(own, modules, [names[n] for n in modules])
     foreign = empty_foreign_layers(layers, cut.counts, rank.module)
     rank.foreign = foreign.copy()
-    if wire.is_last:  # the loss follows the last stage, also where this rank has others
+    if channel.is_last:  # the loss follows the last stage, also where this rank has others
         foreign.update(rank.module[: -cut.counts[-1]].modules())
 
     gather = None if replicas is None else replicas.gather
@@ -98,7 +98,7 @@ def assemble(
         links,
         schedule,
         replicas,
-        everyone,
+        all_ranks,
         check_loss=check_loss,
         foreign=foreign,
     )

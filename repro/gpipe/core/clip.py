@@ -14,7 +14,7 @@ def clip_grad_norm_(
     parameters: Sequence[Sequence[nn.Parameter]],
     max_norm: float,
     norm_type: float,
-    everyone: ControlChannel,
+    all_ranks: ControlChannel,
     ranks: int,
     *,
     late: bool,
@@ -38,7 +38,7 @@ def clip_grad_norm_(
         )
     norms = [] if problem else [_norms(of_stage, kind) for of_stage in parameters]
     same = {"max_norm": limit, "norm_type": kind}
-    of_all = everyone.gather_alike("clip_grad_norm_", norms, same, problem)
+    of_all = all_ranks.gather_alike("clip_grad_norm_", norms, same, problem)
 
     # In layer order: the first stage of each rank, then the second of each. Empty tensors are left
     # out, because torch.cat would consider their dtype.

@@ -97,26 +97,26 @@ def compare(
 
     `names` are those of all layers.
     """
-    everyone = engine.everyone
+    all_ranks = engine.all_ranks
     inputs = map_leaves(Tensor, Tensor.detach, inputs)
     found = _trial_step(engine, inputs, targets, loss_fn)
     layers = dict(engine.layers.module.named_children())
-    end = everyone.ranks - 1  # the last rank of all compares
-    everyone.gather_alike("compare", None, engine.step)
+    end = all_ranks.ranks - 1  # the last rank of all compares
+    all_ranks.gather_alike("compare", None, engine.step)
     outcome: Comparison | str | None = None
     last = schedule.stages - 1
     order = [i for kind, j, i in schedule.orders[-1] if kind in ("B", "W") and j == last]
-    if everyone.rank < end:
-        everyone.send_object((inputs, targets, layers, found), end)
+    if all_ranks.rank < end:
+        all_ranks.send_object((inputs, targets, layers, found), end)
     else:
         own = inputs, targets, deepcopy(layers), found
-        ranks = [*map(everyone.recv_object, range(end)), own]
+        ranks = [*map(all_ranks.recv_object, range(end)), own]
         try:
             with state_preserved(loss_fn):
                 outcome = _compare_unsplit(engine, ranks, names, order, loss_fn)
         except (MemoryError, torch.OutOfMemoryError) as error:
             outcome = f"the unsplit model does not fit: {short(error, quote=False)}"
-    outcome = everyone.all_gather(outcome)[-1]
+    outcome = all_ranks.all_gather(outcome)[-1]
     if not isinstance(outcome, Comparison):
         raise RefusedError(f"compare: {outcome}")
     return outcome
@@ -148,7 +148,7 @@ def _compare_unsplit(
     loss_fn: Loss,
 ) -> Comparison:
     """Compare what all ranks sent with the unsplit model, made of the last replica's layers."""
-    runner, K = engine.runner, engine.wire.ranks
+    runner, K = engine.runner, engine.channel.ranks
     layers: dict[str, nn.Module] = {}
     found: _State = {"loss": {}, "gradient": {}, "buffer": {}}
     for _, _, of_rank, state in ranks[-K:]:

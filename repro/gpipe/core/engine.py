@@ -37,7 +37,7 @@ _MOST_ATTEMPTS = 8  # of one step; a guard learns each thing once
 class Engine:
     """Executes one rank's actions of each step.
 
-    `everyone` are all ranks of all replicas, which vote on a step before any of them updates.
+    `all_ranks` connects the ranks of all replicas, which vote on a step before any of them updates.
     `foreign` are modules of the layers that run on other ranks. After a step `loss` is the mean
     over the mini-batches of all replicas, and `metrics` are summed over them. `current` is the step
     or evaluation that is running, or was the last one.
@@ -54,13 +54,18 @@ class Engine:
         links: Links,
         schedule: Schedule,
         replicas: Replicas | None,
-        everyone: ControlChannel,
+        all_ranks: ControlChannel,
         *,
         check_loss: bool,
         foreign: Collection[nn.Module],
     ) -> None:
         self.layers, self.runner = layers, runner
-        self.links, self.wire, self.everyone, self.replicas = links, links.wire, everyone, replicas
+        self.links, self.channel, self.all_ranks, self.replicas = (
+            links,
+            links.channel,
+            all_ranks,
+            replicas,
+        )
         self.recorder = Recorder(runner.device)
         self.step, self.loss = 0, math.nan
         self.metrics: Metrics = {}
@@ -72,7 +77,7 @@ class Engine:
         if not all(link.looks for link in links.incoming.values()):
             schedule = replace(schedule, limit=None)  # its order with works of equal lengths
         both = schedule, schedule.forward_only()
-        self._programs = [Program.of(each, links.wire.rank) for each in both]
+        self._programs = [Program.of(each, links.channel.rank) for each in both]
         self._input_forms, self._gradient_forms = Forms(), Forms()
         self._do: dict[str, Callable[[Action], None]] = {
             "F": self._forward,
@@ -110,7 +115,7 @@ class Engine:
             if finding.outcome != Outcome.AGAIN:
                 for stage in self._stages.values():
                     stage.forget()
-                raise_first(finding, self.everyone.all_gather, f"step {self.step}")
+                raise_first(finding, self.all_ranks.all_gather, f"step {self.step}")
         else:
             raise RefusedError(
                 f"step {self.step}: a layer changes something else each time that it runs, which "
@@ -118,12 +123,12 @@ class Engine:
             )
         self.loss, self.metrics = step.loss, {}
         if step.has_metrics:
-            self.metrics = summed(self.everyone.all_gather(step.metrics))
+            self.metrics = summed(self.all_ranks.all_gather(step.metrics))
         step.return_to_user()
         started = self.recorder.now()
         step.update()
         if optimizer is not None:
-            self.recorder.span("U", self.wire.rank, -1, started)
+            self.recorder.span("U", self.channel.rank, -1, started)
         self._flush()
         self.step += 1
         status.action = None
@@ -170,10 +175,10 @@ class Engine:
         status.action = None
         step.add_up_loss(self._total)
         own = problem, step.metrics
-        self.loss, has_more = self.wire.pair_from_last(step.own_loss, any(own))
+        self.loss, has_more = self.channel.pair_from_last(step.own_loss, any(own))
         self.metrics = {}
         if has_more or self.replicas is not None:  # of which another one may have more
-            of_ranks = self.everyone.all_gather(own)
+            of_ranks = self.all_ranks.all_gather(own)
             if any(theirs for theirs, _ in of_ranks):
                 raise RefusedError(next(theirs for theirs, _ in of_ranks if theirs))
             self.metrics = summed(metrics for _, metrics in of_ranks)
@@ -184,7 +189,7 @@ class Engine:
         """Look at the layers and the loss, which may be others than in the previous step."""
         if self.links.closed:
             raise RefusedError(f"{status.who}: this Pipeline is closed; make another one")
-        self.layers.follow(loss_fn if self.wire.is_last and not evaluate else None)
+        self.layers.follow(loss_fn if self.channel.is_last and not evaluate else None)
         self.runner.begin_step(self.step, evaluate=evaluate)
 
     def _begin(
@@ -198,7 +203,7 @@ class Engine:
         self.recorder.start(self.step, enabled=trace)
         for stage in self._stages.values():
             stage.begin_step()
-        given = self.layers.parameters, self.runner.device, self.wire
+        given = self.layers.parameters, self.runner.device, self.channel
         step = Step(self.step, self._micro_batches, *given, evaluate=evaluate, **how)
         try:
             started = step.read(inputs, self._input_forms, self.recorder.now)
@@ -207,11 +212,11 @@ class Engine:
                 raise
             raise ValueError(str(error)) from None  # other replicas know nothing of it, and wait
         self._exchange.begin_step(self._program, evaluate=evaluate)
-        if self.wire.is_last:
+        if self.channel.is_last:
             refuse_foreign_modules(loss_fn, self._foreign)
             mean_loss = step.set_loss(targets, loss_fn, self._total, self.check)
             self._stages[self._last_stage].loss = mean_loss
-        self.recorder.span("setup", self.wire.rank, -1, started)
+        self.recorder.span("setup", self.channel.rank, -1, started)
         self.current = step
         return step
 
@@ -243,7 +248,7 @@ class Engine:
             # Copies: a layer may return the same memory for each micro-batch.
             step.outputs[i] = map_leaves(Tensor, copied, made.tree)
         elif made is not None:
-            if self.wire.ranks == 1:  # the next stage is here too, and may write to its inputs
+            if self.channel.ranks == 1:  # the next stage is here too, and may write to its inputs
                 made = received(made.form, [copied(t.detach()) for t in made.tensors])
             self._exchange.here["F", j, i] = made
 
@@ -290,7 +295,7 @@ class Engine:
     def _prepare_vote(self) -> None:
         """Do what needs no gradient: where this rank waits for one, it takes no time."""
         self._guards.call("before_vote")
-        self._agree = self.everyone.vote()
+        self._agree = self.all_ranks.vote()
 
     def _total(self, value: float) -> float:
         return value if self.replicas is None else self.replicas.total(value)
@@ -298,5 +303,5 @@ class Engine:
     def _flush(self) -> None:
         """Wait until everything is sent."""
         self.links.flush()
-        self.wire.flush()
-        self.everyone.flush()
+        self.channel.flush()
+        self.all_ranks.flush()

@@ -61,7 +61,7 @@ class Exchange:
     def wait_for_one(self, works: Sequence[Work], is_short: bool) -> None:
         """Wait until a message is here that one of these needs, or for a part of the last W."""
         end = time.perf_counter() + (_PATIENCE * self.weights_s if is_short else math.inf)
-        wire = self._links.wire
-        with waiting(wire.world_rank((wire.rank + 1) % wire.ranks), 0):
+        channel = self._links.channel
+        with waiting(channel.world_rank((channel.rank + 1) % channel.ranks), 0):
             while not any(map(self.is_here, works)) and time.perf_counter() < end:
                 wait_until(time.perf_counter() + _MOMENT)

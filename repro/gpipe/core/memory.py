@@ -125,7 +125,7 @@ def measure(
     """
     step = partial(pipe.train_step, inputs, targets, loss_fn, optimizer)
     between = resident(pipe, inputs, targets, optimizer)
-    return pipe.engine.wire.all_gather(peak_memory(step, pipe.device, between, limit))
+    return pipe.engine.channel.all_gather(peak_memory(step, pipe.device, between, limit))
 
 
 def peak_memory(

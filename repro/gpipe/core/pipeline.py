@@ -226,9 +226,9 @@ class Pipeline:
         """
         rank = self.engine.layers
         of_stages, late = [*map(rank.parameters_of, rank.stages)], self._updated is True
-        everyone = self.engine.everyone
+        all_ranks = self.engine.all_ranks
         norm = clip.clip_grad_norm_(
-            of_stages, max_norm, norm_type, everyone, self.stages, late=late
+            of_stages, max_norm, norm_type, all_ranks, self.stages, late=late
         )
         return norm.to(self.device)
 
@@ -237,7 +237,7 @@ class Pipeline:
 
         Its options are those of torch.amp.GradScaler, the same on every rank.
         """
-        return GradScaler(self.device, self.engine.everyone, **options)
+        return GradScaler(self.device, self.engine.all_ranks, **options)
 
     @in_call
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
@@ -307,7 +307,7 @@ class Pipeline:
         save_load.save(
             Path(folder),
             rank=self.rank,
-            gather=self.engine.everyone.all_gather,
+            gather=self.engine.all_ranks.all_gather,
             module=self.module,
             layers=self.layer_names,
             misfit=self.engine.layers.container_problem,
@@ -333,7 +333,7 @@ class Pipeline:
         restored = save_load.load(
             Path(folder),
             rank=self.rank,
-            gather=self.engine.everyone.all_gather,
+            gather=self.engine.all_ranks.all_gather,
             module=self.module,
             layers=self.layer_names,
             optimizer=optimizer,

@@ -55,11 +55,11 @@ class EvaluationResult:
 @report_errors_to_all()
 def step_result(engine: Engine, schedule: Schedule, *, trace: bool) -> StepResult:
     """The result of the step that the engine has done, on the clock of the first rank of all."""
-    recorder, offset = engine.recorder, engine.everyone.clock_offset(engine.step)
+    recorder, offset = engine.recorder, engine.all_ranks.clock_offset(engine.step)
     spans, timeline = recorder.finish(), None
     if trace:
         spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
-        of_all = tuple(s for of_rank in engine.wire.all_gather(spans) for s in of_rank)
+        of_all = tuple(s for of_rank in engine.channel.all_gather(spans) for s in of_rank)
         timeline = Timeline(of_all, schedule.stages, schedule.stages // len(schedule.ranks))
     start, end = recorder.began + offset, recorder.ended + offset
     return StepResult(engine.loss, start, end, timeline, engine.metrics)

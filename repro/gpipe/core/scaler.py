@@ -18,9 +18,9 @@ class GradScaler(torch.amp.GradScaler):
     stages whether their gradients are finite. `step` and `update` act alike on all.
     """
 
-    def __init__(self, device: torch.device, everyone: ControlChannel, **options: Any) -> None:
+    def __init__(self, device: torch.device, all_ranks: ControlChannel, **options: Any) -> None:
         super().__init__(device.type, **options)
-        self._everyone = everyone
+        self._all_ranks = all_ranks
         self._found_inf = False  # on any stage, in the gradients of the step that ran last
         # torch makes the scale's tensor at the first call.
         self.scale(torch.zeros((), device=device))
@@ -37,7 +37,7 @@ class GradScaler(torch.amp.GradScaler):
         """After the last B: find out whether any stage has inf or nan; call it on every rank."""
         finite = all_finite(p.grad for p in parameters if p.grad is not None)
         same = {"scale": self.get_scale()}
-        answers = self._everyone.gather_alike("scaler", (finite, update), same)
+        answers = self._all_ranks.gather_alike("scaler", (finite, update), same)
         self._found_inf = not all(finite for finite, _ in answers)
         return any(update for _, update in answers)
 

@@ -48,14 +48,14 @@ class Step:
         micro_batches: int,
         parameters: Sequence[nn.Parameter],
         device: torch.device,
-        wire: ControlChannel,
+        channel: ControlChannel,
         *,
         evaluate: bool,
         optimizer: torch.optim.Optimizer | None = None,
         scaler: GradScaler | None = None,
     ) -> None:
         self.number, self.micro_batches, self.evaluate = number, micro_batches, evaluate
-        self.optimizer, self.scaler, self.rank = optimizer, scaler, wire.rank
+        self.optimizer, self.scaler, self.rank = optimizer, scaler, channel.rank
         self.inputs: list[Message] = []
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
@@ -63,7 +63,7 @@ class Step:
         self.mean_loss: MeanLoss | None = None
         self.loss = self.own_loss = math.nan
         self.examples, self.has_metrics, self._good = 0, False, False
-        self._parameters, self._device, self._wire = parameters, device, wire
+        self._parameters, self._device, self._channel = parameters, device, channel
         self._given: list[list[Tensor]] = []  # inputs of each micro-batch in the user's graph
         self._aside: list[tuple[nn.Parameter, Tensor]] = []  # gradients of earlier steps
         self._uses = _NO_GRADIENTS
@@ -77,21 +77,21 @@ class Step:
 
         Returned is the time from which this rank did not wait for the first one.
         """
-        wire, refusal = self._wire, ""
-        if not wire.is_first:
-            self.examples = wire.announced(self.rank - 1, evaluate=self.evaluate)
+        channel, refusal = self._channel, ""
+        if not channel.is_first:
+            self.examples = channel.announced(self.rank - 1, evaluate=self.evaluate)
             if not self.examples:
-                refusal = wire.recv_object(self.rank - 1)
+                refusal = channel.recv_object(self.rank - 1)
         started = now()
-        if wire.is_first:
+        if channel.is_first:
             try:
                 self._cut(inputs, forms)
             except ValueError as error:
                 refusal = str(error)
-        if not wire.is_last:
-            wire.announce(self.examples, self.rank + 1, evaluate=self.evaluate)
+        if not channel.is_last:
+            channel.announce(self.examples, self.rank + 1, evaluate=self.evaluate)
             if not self.examples:
-                wire.send_object(refusal, self.rank + 1)
+                channel.send_object(refusal, self.rank + 1)
         if not self.examples:
             raise RefusedError(refusal)
         return started
@@ -176,7 +176,7 @@ class Step:
     def add_up_loss(self, total: Callable[[float], float]) -> None:
         """The mini-batch's mean loss on the last rank, added in the order of the micro-batches."""
         loss = float(sum(self.losses[i] for i in sorted(self.losses)))
-        self.own_loss = total(loss) if self._wire.is_last else loss
+        self.own_loss = total(loss) if self._channel.is_last else loss
 
     @property
     def metrics(self) -> Metrics:

@@ -53,12 +53,12 @@ def run(request: Request, rank: int, _groups: list[Any]) -> Result:
 def timed_layers(request: Request, rank: int, model: Model) -> Calibration:
     """Seconds of every layer, the mean over the processes: all at once, and each in turn."""
     spec, device = request.spec, device_of(request.device, rank)
-    wire = ControlChannel(spec.K, rank)
-    layers = _Chain(spec, model, wire, device)
+    channel = ControlChannel(spec.K, rank)
+    layers = _Chain(spec, model, channel, device)
 
     def mean(seconds: Any) -> Any:
         """Over the processes, as nested lists."""
-        return np.mean(wire.all_gather(np.asarray(seconds).tolist()), axis=0).tolist()
+        return np.mean(channel.all_gather(np.asarray(seconds).tolist()), axis=0).tolist()
 
     together, in_turn = [], []  # for each size, for each kind, seconds of each layer
     for n in sizes(spec):
@@ -66,9 +66,9 @@ def timed_layers(request: Request, rank: int, model: Model) -> Calibration:
         together.append(mean(np.median(passes, axis=0)))
         if spec.K > 1:
             in_turn.append(mean(np.median(layers.in_turn(n, spec.steps), axis=0)))
-    links = Links(wire, device, spec.transport)
+    links = Links(channel, device, spec.transport)
     # The last stage sends nothing on, so its own link has no speed.
-    speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
+    speed = max(channel.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
     links.close()
     return Calibration(
         *zip(*together, strict=True),
@@ -86,9 +86,9 @@ class _Chain:
     """All layers of a model in one process, and the loss as a part of the last one."""
 
     def __init__(
-        self, spec: RunSpec, model: Model, wire: ControlChannel, device: torch.device
+        self, spec: RunSpec, model: Model, channel: ControlChannel, device: torch.device
     ) -> None:
-        self._spec, self._model, self._wire, self._device = spec, model, wire, device
+        self._spec, self._model, self._channel, self._device = spec, model, channel, device
         layers = drawn_on(device, model).layers
         self._modules = [
             build_layer(layer, index, spec.seed, device) for index, layer in enumerate(layers)
@@ -99,16 +99,16 @@ class _Chain:
     def in_turn(self, n: int, repeats: int) -> list[Pass]:
         """Run some passes while the other processes wait for their turn."""
         passes: list[Pass] = []
-        for rank in range(self._wire.ranks):
-            self._wire.all_gather(None)
-            if rank == self._wire.rank:
+        for rank in range(self._channel.ranks):
+            self._channel.all_gather(None)
+            if rank == self._channel.rank:
                 passes = [self.run(n, meet=lambda: None) for _ in range(repeats)]
-        self._wire.all_gather(None)
+        self._channel.all_gather(None)
         return passes
 
     def run(self, n: int, meet: Callable[[], object] | None = None) -> Pass:
         """One micro-batch through all layers and back."""
-        meet = meet or partial(self._wire.all_gather, None)  # a barrier: all begin together
+        meet = meet or partial(self._channel.all_gather, None)  # a barrier: all begin together
         batch = self._model.batch(n, self._spec.seed)
         inputs, targets = (
             map_leaves(Tensor, lambda t: t.to(self._device), unwrapped(tree)) for tree in batch

@@ -190,7 +190,7 @@ def _pretrain(request: Request, of: LearnSpec, rank: int) -> Pretrained | None:
 
 def _of_all_stages(pipe: Pipeline, part: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The named tensors of all stages in layer order, on the CPU of every rank."""
-    parts = pipe.engine.wire.all_gather({name: t.detach().cpu() for name, t in part.items()})
+    parts = pipe.engine.channel.all_gather({name: t.detach().cpu() for name, t in part.items()})
     tensors = {name: value for part in parts for name, value in part.items()}
     order = {name: position for position, name in enumerate(pipe.layer_names)}
     return {name: tensors[name] for name in sorted(tensors, key=lambda n: order[n.split(".")[0]])}

@@ -28,7 +28,7 @@ class DeepSpeedPipeline(Peer):
         super().__init__(setup, K, dist.get_rank())
         self.balance = setup.counts()
         self.module = setup.build_stage(self.balance, self._rank)
-        self._flat, _, _ = learn(setup, self._wire, self._rank, self.module)
+        self._flat, _, _ = learn(setup, self._channel, self._rank, self.module)
         self._flat.recompute = False  # the engine does
         self._outputs: list[Tree] = []  # of an evaluation, on the last stage
         whole = deepspeed.pipe.PipelineModule(

@@ -51,7 +51,7 @@ class FlatStage(nn.Module):
 
 
 def learn(
-    setup: Setup, wire: ControlChannel, number: int, layers: nn.Sequential
+    setup: Setup, channel: ControlChannel, number: int, layers: nn.Sequential
 ) -> tuple[FlatStage, tuple[Tensor, ...], tuple[Tensor, ...]]:
     """A stage, and what one real micro-batch is at its two boundaries.
 
@@ -61,7 +61,7 @@ def learn(
     if number == 0:
         tensors, skeleton = flatten(map_leaves(Tensor, lambda t: t.to(device), setup.sample))
     else:
-        received, skeleton = wire.recv_object((number - 1) % config.stages)
+        received, skeleton = channel.recv_object((number - 1) % config.stages)
         tensors = [t.to(device).requires_grad_(flag) for t, flag in received]
     stage = FlatStage(layers, skeleton, recompute=config.checkpoint == "always")
     saved = [(buffer, buffer.clone()) for buffer in stage.buffers()]
@@ -72,5 +72,5 @@ def learn(
             buffer.copy_(before)
     if number + 1 < config.total_stages:
         sent = [(t.detach().cpu(), t.requires_grad) for t in outputs]
-        wire.send_object((sent, stage.output_skeleton), (number + 1) % config.stages)
+        channel.send_object((sent, stage.output_skeleton), (number + 1) % config.stages)
     return stage, tuple(tensors), outputs

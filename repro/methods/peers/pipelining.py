@@ -44,7 +44,7 @@ class Pipelining(Peer):
         for number in range(self._rank, config.total_stages, config.stages):
             part = setup.build_stage(self.balance, number)
             layers |= part.named_children()
-            self._last, given, returned = learn(setup, self._wire, number, part)
+            self._last, given, returned = learn(setup, self._channel, number, part)
             stages.append(
                 PipelineStage(
                     self._last,
@@ -73,7 +73,7 @@ class Pipelining(Peer):
         return _mean(losses), self._last.unflat(outputs) if self._is_last else None
 
     def _of_all(self, loss: float) -> float:
-        return self._wire.from_last(loss)
+        return self._channel.from_last(loss)
 
     def _parts(self, inputs: Tree, targets: Tree) -> dict[str, Any]:
         """The micro-batches that this stage reads, as arguments of the schedule."""
