@@ -144,7 +144,9 @@ def make(
         bases_of = _bases(specs)
         asked = {name for name, spec in specs.items() if id(spec) in chosen}
         added = {base for name in asked for base in bases_of[name]} - asked
-        obstacles = {name: obstacle(spec, machine) for name, spec in specs.items()}
+        obstacles = {
+            name: obstacle(spec, machine, shared=group.shared) for name, spec in specs.items()
+        }
         for name, spec in specs.items():
             usual_rounds += 0 if obstacles[name] else _wanted(spec, usual)
             run = PlannedRun(
@@ -255,12 +257,15 @@ def _wanted(spec: RunSpec, rounds: int) -> int:
     return rounds if spec.timed else 1
 
 
-def obstacle(spec: RunSpec, machine: Machine) -> str:
-    """Why a machine cannot measure a run, whatever its model; empty if it can."""
+def obstacle(spec: RunSpec, machine: Machine, *, shared: bool = False) -> str:
+    """Why a machine cannot measure a run, whatever its model; empty if it can.
+
+    `shared`: its stages may share a device, although a clock times them.
+    """
     # Emulated stages wait instead of computing, and some tasks time nothing: they can share a
     # device. But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
     needs_own_gpu = spec.library in (*PIPELINING, *WHOLE_WORLD) and machine.device == "cuda"
-    computes_for_a_clock = spec.timed and spec.fidelity != "emulated"
+    computes_for_a_clock = spec.timed and spec.fidelity != "emulated" and not shared
     shares_devices = not computes_for_a_clock and not needs_own_gpu
     if spec.devices > machine.count and spec.fidelity in TIMED and not shares_devices:
         return f"needs {spec.devices} devices"

@@ -38,7 +38,7 @@ Pipelining = Literal["torch", "torch-1f1b", "torch-interleaved"]
 WholeWorld = Literal["deepspeed"]  # takes every process that there is
 Replicated = Literal["ddp", "fsdp", "zero2"]  # of K=1 and D replicas
 Divided = Literal["tensor", "channels", "rows"]  # divide layers over `tensor_parallel` devices
-Loop = Literal["bare", "minimal"]  # simple ones, over which ours costs something
+Loop = Literal["bare", "minimal", "loop"]  # simple ones, over which ours costs something
 Library = Literal[
     "repro", Pipelining, WholeWorld, "torchgpipe", "pipedream", Loop, Replicated, Divided
 ]
@@ -515,12 +515,13 @@ class Group(Frozen):
     of each, in random order, and a round has `steps` blocks.
 
     A round stops when the ratios of its runs are decided. `rounds` replaces the experiment's number
-    of rounds.
+    of rounds. `shared`: timed stages may share a GPU, to show what the runtime costs there.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     runs: tuple[RunSpec, ...] = Field(min_length=1)
     rounds: Positive | None = None
+    shared: bool = False
 
 
 class Experiment(Frozen):

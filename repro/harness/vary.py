@@ -78,12 +78,10 @@ def baselines(spec: RunSpec) -> list[dict[str, Any]]:
     """What a run is divided by, as the fields in which that run differs.
 
     It is plain training and, of K > 1, the same run at K=1, and at K=2 and M=1; of another library
-    the same by ours too, over the default transport and over gloo. Only steps of runs are divided.
+    the same by ours, over the default transport and over gloo. Only steps of runs are divided.
     """
     if spec.task != "train":
         return []
-    if spec.K == 1:
-        return [PLAIN]
     ours = {"library": "repro"}
     beside = [] if spec.library == "repro" else [ours, ours | {"transport": "gloo"}]
-    return [*BASELINES.values(), *beside]
+    return [*([PLAIN] if spec.K == 1 else BASELINES.values()), *beside]

@@ -82,6 +82,8 @@ _MINIMAL: Allowed = {
     "fidelity": ("measured",),
     "checkpoint": ("always",),
 }
+# One device, so nothing is sent.
+_LOOP: Allowed = {**_PIPELINE, "K": (1,), "task": ("train",), "fidelity": ("measured",)}
 _TORCH = "peers.pipelining.Pipelining"
 ALIKE = ("deepspeed", "bare")  # libraries whose micro-batches have one size
 # Library -> its class in `repro.methods`, and the runs that it accepts.
@@ -95,6 +97,7 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "pipedream": ("pipedream.PipeDream", _PIPELINE),
     "bare": ("bare.Bare", _BARE),
     "minimal": ("minimal.Minimal", _MINIMAL),
+    "loop": ("loop.Loop", _LOOP),
     "ddp": ("unpipelined.DataParallel", _REPLICAS),
     "fsdp": ("sharded.FullySharded", _REPLICAS),
     "zero2": ("sharded.ZeRO2", _REPLICAS),
