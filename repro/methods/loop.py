@@ -1,6 +1,6 @@
 """A plain training loop of one device: what our pipeline costs at K=1."""
 
-from typing import Any
+import torch
 
 from torch.utils.checkpoint import checkpoint
 
@@ -23,7 +23,7 @@ class Loop(Peer):
 
     def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
         placed = self.cut(self._setup.placed(targets))
-        losses: list[Any] = []
+        losses: list[torch.Tensor] = []
         for part, target, share in zip(
             self.cut(self._setup.placed(inputs)), placed, self._setup.shares(placed), strict=True
         ):
@@ -34,7 +34,7 @@ class Loop(Peer):
             loss = share * self._setup.loss(output, target)
             loss.backward()
             losses.append(loss.detach())
-        return sum(losses).item()
+        return torch.stack(losses).sum().item()
 
     def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
         raise NotImplementedError
