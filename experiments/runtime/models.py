@@ -33,7 +33,7 @@ def _converted(layer: Layer) -> nn.Module:
     return made.bfloat16()
 
 
-def convnext(image: int, variant: str) -> Sequence[nn.Module]:  # noqa: ARG001
+def convnext(image: int, variant: str) -> Sequence[nn.Module]:
     """The layers of one of timm's ConvNeXts for images of ten classes."""
     import timm
 

@@ -1,7 +1,6 @@
 """A plain training loop of one device: what our pipeline costs at K=1."""
 
 import torch
-
 from torch.utils.checkpoint import checkpoint
 
 from repro.gpipe.tree import Tree
