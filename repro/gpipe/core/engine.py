@@ -268,7 +268,7 @@ class Engine:
             gradients = [step.scaler.gradient_of(step.losses[i])]
         else:
             gradients = [torch.ones_like(step.losses[i])]
-        self._before_backward(action, self.layers.parameters_of(j))
+        self._before_backward(action, lambda: self.layers.parameters_of(j))
         made = self._stages[j].backward(i, gradients, weights_later=kind == "I")
         if j > 0:
             # None where the loss does not depend on an input, as without a boundary: optimizers
@@ -280,15 +280,15 @@ class Engine:
 
     def _weights(self, action: Action) -> None:
         i, stage = action.micro_batch, self._stages[action.stage]
-        self._before_backward(action, leaves(stage.later.get(i, [])))
+        self._before_backward(action, lambda: leaves(stage.later.get(i, [])))
         began = time.perf_counter()
         stage.backward_to_weights(i)
         self._exchange.weights_s = time.perf_counter() - began
 
-    def _before_backward(self, action: Action, added: Iterable[Tensor]) -> None:
-        """Before B, I or W, which adds to the gradients of these parameters."""
+    def _before_backward(self, action: Action, added: Callable[[], Iterable[Tensor]]) -> None:
+        """Before B, I or W, which adds to the gradients of the parameters that `added` returns."""
         if self.replicas is not None and action == self._program.last_backward:
-            self.replicas.last_backward(final=set(self.layers.parameters).difference(added))
+            self.replicas.last_backward(final=set(self.layers.parameters).difference(added()))
 
     # How a training step ends: the ranks vote whether it counts.
 

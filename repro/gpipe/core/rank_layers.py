@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from torch import nn
@@ -44,6 +45,10 @@ class RankLayers:
         self.has_compiled = False
         self._indices = [*modules]
         self._tree: object = None  # names, layers and all their submodules, as of the last step
+        self.modules: list[nn.Module] = []
+        self.parameters: list[nn.Parameter] = []
+        self._children: list[nn.Module | None] = []  # of all modules, as of the last step
+        self._held: list[nn.Parameter | None] = []  # by these modules
         self.follow()
 
     @property
@@ -63,8 +68,14 @@ class RankLayers:
         Without a loss, as in an evaluation, that of the last step is still followed.
         """
         self.call += 1
-        self.modules = modules_of(self.module)
-        self.parameters = parameters_of(self.modules)
+        # A list of what all modules hold is made in a fraction of the time of a search.
+        children = [child for module in self.modules for child in module._modules.values()]
+        if not self.modules or children != self._children:
+            self.modules = modules_of(self.module)
+            self._children = [child for m in self.modules for child in m._modules.values()]
+        held = [each for module in self.modules for each in module._parameters.values()]
+        if len(held) != len(self._held) or not all(map(is_, held, self._held)):
+            self._held, self.parameters = held, parameters_of(self.modules)
         if loss_fn is not None:
             loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
             loss = getattr(loss, "_orig_mod", loss)  # of a compiled module

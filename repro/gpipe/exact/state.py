@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from copy import copy
 from functools import partial
@@ -55,7 +55,7 @@ class LayerState(Guard):
             self._known = {(id(values), name) for values, name in self._places}
             self._values: list[Any] = [_ABSENT] * len(self._places)
             self._frozen: list[Any] = [_ABSENT] * len(self._places)
-            self._tensors: dict[int, int] = {}  # place -> version
+            self._versions: dict[int, int] = {}  # of tensors by place; those of inference have none
             self._shared: list[int] = []  # places of what is changed in place, and no tensor
             if len(self._moving) > 2 * len(self._places):
                 self._moving = {k: place for k, place in self._moving.items() if k in self._known}
@@ -63,15 +63,22 @@ class LayerState(Guard):
         self._left: dict[int, dict[tuple[int, str], Tensor]] = {}
         self._passed = ""
         memo: dict[int, Any] = {}
+        written: list[tuple[Tensor, Tensor]] = []
         for k in self._changed():  # by the user, or by a step that counted
             mapping, name = self._places[k]
-            value = self._values[k] = mapping.get(name, _ABSENT)
-            self._frozen[k] = _freeze(value, memo)
-            self._tensors.pop(k, None)
+            value, frozen = mapping.get(name, _ABSENT), self._frozen[k]
+            if value is self._values[k] and k in self._versions and _is_alike(value, frozen):
+                written.append((frozen, value))
+                self._versions[k] = value._version
+                continue
+            self._values[k], self._frozen[k] = value, _freeze(value, memo)
+            self._versions.pop(k, None)
             if isinstance(value, Tensor):
-                self._tensors[k] = _version(value)
+                if not value.is_inference():
+                    self._versions[k] = value._version
             elif _access(value) is not None and k not in self._shared:
                 self._shared.append(k)
+        _copy_all(written)
 
     def before_forward(self, p: Pass) -> None:
         self._first |= p.first
@@ -128,7 +135,8 @@ class LayerState(Guard):
             value, frozen = self._values[k], self._frozen[k]
             if isinstance(value, Tensor) and value.shape == frozen.shape:
                 value.copy_(frozen)
-                self._tensors[k] = _version(value)
+                if k in self._versions:
+                    self._versions[k] = value._version
             _put((mapping, name), value, value if isinstance(value, Tensor) else frozen)
         for mapping, name in self._made():
             mapping.pop(name, None)
@@ -156,14 +164,19 @@ class LayerState(Guard):
         """Places that hold something else than at the beginning of the step."""
         values = self._values
         now = [mapping.get(name, _ABSENT) for mapping, name in self._places]
+        # Most are the same objects, of which there are thousands: no call for each.
         changed = [
-            k for k, (a, b) in enumerate(zip(now, values, strict=True)) if not _is_equal(a, b)
+            k
+            for k, (a, b) in enumerate(zip(now, values, strict=True))
+            if a is not b and not _is_equal(a, b)
         ]
-        for k, version in self._tensors.items():
-            if now[k] is values[k] and not is_lazy(now[k]):
-                written = _version(now[k]) != version
-                if written or (closely and not torch.equal(now[k], self._frozen[k])):
-                    changed.append(k)
+        versions = self._versions
+        written = [k for k, version in versions.items() if values[k]._version != version]
+        if closely:
+            tensors = {k for k, value in enumerate(values) if isinstance(value, Tensor)}
+            unwritten = sorted(k for k in tensors.difference(written) if not is_lazy(values[k]))
+            written += [k for k in unwritten if not torch.equal(values[k], self._frozen[k])]
+        changed += [k for k in written if now[k] is values[k] and not is_lazy(now[k])]
         changed += [k for k in self._shared if not _is_as_before(now[k], self._frozen[k])]
         return changed
 
@@ -231,8 +244,21 @@ def _put(place: _Place, value: Any, frozen: Any) -> None:
     mapping[name] = value if access is not None else frozen
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+def _is_alike(tensor: Tensor, copy: Tensor) -> bool:
+    """Whether a copy has the form that the tensor has now."""
+    same = tensor.shape == copy.shape and tensor.dtype == copy.dtype
+    return same and tensor.device == copy.device and tensor.layout == copy.layout
+
+
+@torch.no_grad()
+def _copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Copy into the first tensor of each pair: on a GPU with few kernels for each dtype."""
+    groups: defaultdict[torch.dtype, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    for pair in pairs:
+        groups[pair[0].dtype].append(pair)
+    for members in groups.values():
+        to, values = zip(*members, strict=True)
+        torch._foreach_copy_(to, values)
 
 
 def _access(
