@@ -13,7 +13,7 @@ MESSAGE = 64 * 2**10  # bytes of a micro-batch between two stages
 KNOWN = [*((0.01, K, M) for K in (2, 8) for M in (4, 32)), (0.02, 8, 32)]
 BARE_AT = ((0.01, 2, 32), (0.01, 8, 32))  # where the bare loop runs too
 BARE: dict[str, Any] = {"library": "bare", "trace": False}
-OTHERS = "import:repro.experiments.runtime.models"
+OTHERS = "import:repro.models.on_gpu"
 # What one GPU trains: sizes of Table 1 that fit without recomputation, and two others. The module
 # that makes these needs torch.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -33,7 +33,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; stages wait, so K=8 needs no 8 devices; one GPU at scale gpu",
-        minutes={"smoke": 0.1, "laptop": 1.1, "gpu": 12},
+        minutes={"smoke": 0.1, "laptop": 1.1, "gpu": 15},
         rounds=1,  # waits hardly differ from round to round
         groups=_on_one_gpu() if scale == "gpu" else (_known(scale),),
     )
