@@ -35,7 +35,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="any machine; stages wait, so K=8 needs no 8 devices; one GPU at scale gpu",
         minutes={"smoke": 0.1, "laptop": 1.1, "gpu": 15},
         rounds=1,  # waits hardly differ from round to round
-        groups=_on_one_gpu() if scale == "gpu" else (_known(scale),),
+        groups=_on_one_gpu(scale) if scale == "gpu" else (_known(scale),),
     )
 
 
@@ -54,7 +54,7 @@ def _run(F: float, K: int, M: int, **other: Any) -> RunSpec:
     return RunSpec(model="timed", model_args=args, fidelity="emulated", **given)
 
 
-def _on_one_gpu() -> tuple[Group, ...]:
+def _on_one_gpu(scale: Scale) -> tuple[Group, ...]:
     """One stage beside a plain loop, and two or four stages that share the GPU beside one.
 
     A group holds the runs of one model and number format, which are measured step against step.
@@ -67,7 +67,7 @@ def _on_one_gpu() -> tuple[Group, ...]:
     for name in ("amoebanet-d", "transformer"):
         model, args = MODELS[name]
         fields = {"model": model, "model_args": args, "N": N_ON_GPU, "balance": "parameters"}
-        runs = sweep(K=[1, 2, 4], M=SHARED_MS, trace=False, warmup=2, steps=8, **fields)
+        runs = sweep(K=[1, 2, 4], M=SHARED_MS, trace=False, **in_blocks(scale, 5), **fields)
         groups.append(Group(name=f"{name}-shared", runs=runs, shared=True))
     return tuple(groups)
 

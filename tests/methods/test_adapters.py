@@ -13,7 +13,7 @@ from torch import nn
 
 from repro.gpipe import launch
 from repro.harness.request import Request, Result
-from repro.harness.spec import RunSpec
+from repro.harness.spec import RunSpec, sweep
 from repro.harness.tasks.run import run
 from repro.methods import make
 from repro.methods.checks import Check
@@ -135,3 +135,24 @@ def test_the_paper_on_one_page_has_our_losses():
     assert page["loss"] == ours["loss"]
     assert page["balance"] == ours["balance"]
     assert page["sent_bytes"] is None
+
+
+def loop_rank() -> list[list[Result]]:
+    """Ours and the plain loop at K=1, with and without recomputation: in float32, in bfloat16."""
+    half = {"of": "transformer", "given": SMALL}
+    models = {"transformer": SMALL, "import:repro.models.on_gpu:bfloat16": half}
+    fields: dict[str, Any] = {"K": 1, "M": 3, "N": 8, "steps": 3, "trace": False}
+    fields |= {"checkpoint": ["always", "never"], "library": ["repro", "loop"]}
+    specs = [sweep(model=model, model_args=args, **fields) for model, args in models.items()]
+    return [run([Request(spec) for spec in of_model], dist.get_rank()) for of_model in specs]
+
+
+def test_the_plain_loop_has_our_losses_in_both_formats():
+    """It adds gradients in another order, so a loss in bfloat16 may be the next number."""
+    found = [
+        [each.record.model_dump()["loss"] for each in results]
+        for results in launch(loop_rank, stages=1)[0]
+    ]
+    for losses, rounding in zip(found, (1e-6, 2**-7), strict=True):
+        assert losses[1::2] == [pytest.approx(ours, rel=rounding) for ours in losses[::2]]
+    assert found[0] != found[1]
