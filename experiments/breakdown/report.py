@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from repro.experiments.breakdown.runs import ABOUT, MEASURED, NAME, OPEN_MS, K, M
+from repro.experiments.breakdown.runs import ABOUT, NAME, OPEN_MS, K, M
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
+from repro.harness.sizes import MODELLED_AMOEBANET
 from repro.harness.text import percent, printed
 from repro.paper import theory
 from repro.paper.numbers import breakdown
 from repro.report.claim import Claim, number
 from repro.report.compare import fits
 from repro.report.framed import framed, or_status, with_parts
-from repro.report.style import model_name
 from repro.report.table import Table
 
 LONG_NAMES = {"setup": "set-up", "imbalance": "load imbalance", "update": "weight update"}
@@ -37,27 +37,20 @@ FITTED = {
 }
 
 
-def shares(results: Results) -> Frame:
-    """A line for each run with a column for each part's share of K x step."""
-    frame = with_parts(runs_frame(results, NAME))
-    names = frame["model"].map(model_name)
-    alike = frame.duplicated(["model", "fidelity", "M"], keep=False)
-    sizes = [MEASURED[model]["paper"] for model in frame["model"]]
-    return frame.assign(
-        name=names.where(~alike, names + " (" + frame["where"] + ")"),
-        full_size=[args == size for args, size in zip(frame["model_args"], sizes, strict=True)],
-    )
+def simulated(results: Results) -> Frame:
+    """A line for each simulated run with a column for each part's share of K x step."""
+    return with_parts(runs_frame(results, NAME, fidelity="simulated"))
 
 
 def tables(results: Results) -> list[Table]:
-    """One line a part: the paper's, that of equal stages, and each run's share."""
+    """A line for each part: the paper's share, that of equal stages, and the simulated one."""
     table = pd.DataFrame({"part": [LONG_NAMES.get(part, part) for part in _ORDER]}, index=_ORDER)
     table["paper"] = pd.Series(PIE) / 100
     table["arithmetic"] = pd.Series(ARITHMETIC)
-    runs = select(shares(results), M=M)
+    runs = select(simulated(results), M=M)
     parts = pd.DataFrame({part: or_status(runs, part) for part in _ORDER})
-    for name, line in parts.set_index(runs["fidelity"] + " " + runs["name"]).iterrows():
-        table[name] = line
+    for where, line in parts.set_index(runs["where"]).iterrows():
+        table["simulated" if len(runs) == 1 else f"simulated at {where}"] = line
     forms = dict.fromkeys(table.columns, percent)
     forms["paper"] = lambda share: f"{printed(100 * share)} %"
     found = {part: claim.verdict for part, claim in _claims(results).items()}
@@ -70,8 +63,9 @@ def claims(results: Results) -> Iterator[Claim]:
 
 
 def _claims(results: Results) -> dict[str, Claim]:
-    """Of each part but the update: AmoebaNet-D simulated at the paper's size, with every M."""
-    frame = select(shares(results), fidelity="simulated", full_size=True, done=True)
+    """Of each part but the update: AmoebaNet-D at the paper's size, with every M."""
+    frame = select(simulated(results), done=True)
+    frame = frame[[args == MODELLED_AMOEBANET["paper"] for args in frame["model_args"]]]
     # A simulation that is counted not to fit its device shows nothing.
     frame = frame.loc[frame["run"].map(fits).astype(bool)]
     frame = frame.sort_values("M", key=lambda Ms: Ms != M, kind="stable")  # the inferred one first

@@ -19,7 +19,7 @@ def test_a_missing_training_is_named_by_its_arm(reference, tmp_path):
 
 
 def test_runs_that_were_timed_on_a_busy_machine_are_counted(reference):
-    run = next(run for run in reference.by_experiment["breakdown"] if run.fidelity == "measured")
+    run = next(run for run in reference.by_experiment["bubble"] if run.fidelity == "measured")
     idle, busy = (
         replace(run, rounds=tuple(replace(each, load=load) for each in run.rounds))
         for load in (0.0, 0.3)

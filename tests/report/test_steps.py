@@ -41,7 +41,7 @@ def test_the_bubble_is_judged_and_not_all_idle_time(reference, share, word):
 )
 def test_a_part_of_the_step_is_judged_with_every_m(reference, changed, word):
     def tampered(run: Run) -> Run:
-        is_meant = run.experiment == "breakdown" and run.fidelity == "simulated"
+        is_meant = run.experiment == "breakdown"
         return with_shares(run, {"imbalance": 0.06}) if is_meant and run.M in changed else run
 
     results = changed_runs(reference, tampered)
