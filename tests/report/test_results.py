@@ -83,11 +83,14 @@ def test_a_run_is_found_by_a_part_of_its_id_own_results_first(rounds: Frame, tmp
         assert (found.id, results.journals[0].root) == (run, tmp_path)
 
 
-def test_the_recipes_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_the_recipes_run(
+    rounds: Frame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     page = (ROOT / "docs/cli.md").read_text("utf-8")
     (recipes,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     monkeypatch.chdir(ROOT)
     exec(recipes, {})
     shown = capsys.readouterr().out
     assert "transformer" in shown
-    assert f"{3 / 19:.6f}" in shown  # the bubble of K=4, M=16
+    (idle,) = rounds.query("experiment == 'bubble' and K == 4 and M == 16").idle_over_total
+    assert f"{idle:.6f}" in shown
