@@ -3,8 +3,6 @@
 Exhibits are made from `runs_frame` with groupby, pivot and merge. `repro.results` gives the other.
 """
 
-import math
-import statistics
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -14,7 +12,6 @@ import pandas as pd
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
 from repro.harness.spec import BASELINES, FIELDS
-from repro.harness.statistics import quotients
 
 # A pandas.DataFrame. The types of pandas do not know what is in a column or a group.
 Frame: TypeAlias = Any
@@ -28,12 +25,13 @@ _OF_RUN = (
     "commit", "unit", "step_s", "throughput", "idle_over_total", "idle_over_work", "peak_gib_max",
     "peak_gib_per_stage", "balance", "labels", "differs_in",
 )
-# Columns of `rounds_frame` that a round has besides, or instead, of its run.
+# Columns that together name a run.
+_NAMES = ("machine", "scale", "experiment", "run")
+# Columns of `rounds` that are attributes of a round.
 _OF_ROUND = (
-    "step_s", "throughput", "idle_over_total", "idle_over_work", "commit", "loss", "load",
-    "breakdown",
+    "commit", "step_s", "throughput", "idle_over_total", "idle_over_work", "loss", "breakdown",
+    "load",
 )
-# Those of rounds.csv; the settings of a run are in runs.csv.
 CSV_COLUMNS = (
     "machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput",
     "idle_over_total", "idle_over_work", "loss", "setup_s", "breakdown", "load", "model", "K", "M",
@@ -61,25 +59,29 @@ def rounds_frame(results: Results) -> Frame:
     """A line for each run and round, and one for a run without rounds.
 
     Times are in seconds, throughputs in examples a second, memory in GiB; what is unknown is NaN.
-    A speedup is over the baseline in the same blocks; its interval is that of the whole run, see
-    `all_runs`.
+    Numbers of `rounds` are those of the round; all others, speedups among them, are the run's.
+    """
+    of_rounds = rounds(results)[[*_NAMES, "round", "setup_s", *_OF_ROUND]]
+    of_runs = all_runs(results)[[name for name in COLUMNS if name not in _OF_ROUND]]
+    frame = of_runs.infer_objects().merge(of_rounds, "left", on=[*_NAMES])
+    return frame[[*dict.fromkeys([*COLUMNS, *of_rounds])]]
+
+
+def rounds(results: Results) -> Frame:
+    """A line for each run and round, as plain values: rounds.csv.
+
+    All settings of a run are in runs.csv, on the line with the same machine, scale, experiment and
+    run.
     """
     lines = []
     for run in results.runs:
-        of_run = run_line(results, run)
-        bases = {name: results.baseline(run, **changed) for name, changed in _SPEEDUPS.items()}
-        timed = {name: base.throughputs if base else {} for name, base in bases.items()}
+        settings = {name: getattr(run, name) for name in ("group", "model", "K", "M", "N")}
+        of_run = {**run.place._asdict(), "run": run.id, **settings, "fidelity": run.fidelity}
         for round_ in run.rounds:
-            line = of_run | {name: getattr(round_, name) for name in _OF_ROUND}
-            line |= {"round": round_.name, "setup_s": round_.values["setup_s"]}
-            for name, throughputs in timed.items():
-                base = throughputs.get((run.place, round_.name), (math.nan,))
-                line[name] = statistics.median(quotients(round_.throughputs, base))
-            lines.append(line)
-        if not run.rounds:
-            lines.append(of_run)
-    columns = dict.fromkeys([*COLUMNS, "round", "setup_s", *_OF_ROUND])
-    return pd.DataFrame(lines, columns=[*columns])
+            numbers = {name: getattr(round_, name) for name in _OF_ROUND}
+            own = {"round": round_.name, "setup_s": round_.values["setup_s"], **numbers}
+            lines.append(of_run | own)
+    return pd.DataFrame(lines, columns=[*CSV_COLUMNS])
 
 
 def run_line(results: Results, run: Run) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from repro.harness.frame import rounds
 from repro.harness.results import Results, Run, on_a_busy_machine
 from repro.report.compare import of_exhibits
 from repro.report.declared import words_of
 from repro.report.figures import draw, trace
 from repro.report.player import measured_steps
 from repro.report.style import model_name
-from repro.report.tables import rounds, runs, tables_of
+from repro.report.tables import runs, tables_of
 from repro.report.verdicts import claims_of
 
 Section = dict[str, Any]  # what the template reads of an experiment

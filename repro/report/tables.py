@@ -1,12 +1,11 @@
-"""The tables of an experiment, and every run and round."""
+"""The tables of an experiment, and every run."""
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import pandas as pd
 
-from repro.harness.frame import CSV_COLUMNS, Frame, all_runs
+from repro.harness.frame import Frame, all_runs
 from repro.harness.results import Results, Run
 from repro.harness.text import ranged
 from repro.report.compare import link_name, told_apart
@@ -14,11 +13,6 @@ from repro.report.curves import OVER_PLAIN, timed_runs
 from repro.report.declared import compared
 from repro.report.framed import MARKS, in_two, or_status
 from repro.report.table import Cell, Table
-
-# Attributes of a run and of a round that are columns of rounds.csv.
-_OF_RUN = ("machine", "scale", "experiment", "group", "id", "model", "K", "M", "N", "fidelity")
-_OF_ROUND = ("name", "commit", "step_s", "throughput", "idle_over_total", "idle_over_work")
-_OF_ROUND += ("loss", "breakdown", "load")
 
 
 def tables_of(results: Results, experiment: str) -> list[Table]:
@@ -76,23 +70,6 @@ def runs(results: Results) -> Frame:
     frame = all_runs(results)
     frame["labels"] = pd.Series([_labels(run) for run in results.runs], dtype=object)
     return frame
-
-
-def rounds(results: Results) -> Frame:
-    """One line for each run and round, as plain numbers: rounds.csv.
-
-    The settings of a run are in runs.csv, on the line with the same machine, scale, experiment and
-    run.
-    """
-    of_run, of_round = attrgetter(*_OF_RUN), attrgetter(*_OF_ROUND)
-    lines = [
-        (*of_run(run), *of_round(round_), round_.values["setup_s"])
-        for run in results.runs
-        for round_ in run.rounds
-    ]
-    names = {"id": "run", "name": "round"}
-    columns = [*_OF_RUN, *_OF_ROUND, "setup_s"]
-    return pd.DataFrame(lines, columns=columns).rename(columns=names)[[*CSV_COLUMNS]]
 
 
 def _labels(run: Run) -> dict[str, Any]:

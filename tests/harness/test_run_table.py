@@ -7,12 +7,12 @@ import pytest
 from fakes import FakeWorkers, experiment, measure, spec
 
 from repro.harness import contention
+from repro.harness.frame import rounds as rounds_table
 from repro.harness.frame import runs_frame
 from repro.harness.results import load
 from repro.harness.sizes import controls_at
 from repro.harness.spec import Experiment
 from repro.harness.text import TIMES
-from repro.report.tables import rounds as rounds_table
 
 POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
 

@@ -14,13 +14,13 @@ import repro.cli.run as cli
 from repro.harness import plan, rehearsal, runner
 from repro.harness.catalog import ORDER
 from repro.harness.frame import all_runs
+from repro.harness.frame import rounds as rounds_table
 from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
 from repro.harness.request import Request, Result, Status
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group
 from repro.report import page
-from repro.report.tables import rounds as rounds_table
 
 ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 
