@@ -65,7 +65,7 @@ def claims(results: Results) -> Iterator[Claim]:
 def _claims(results: Results) -> dict[str, Claim]:
     """Of each part but the update: AmoebaNet-D at the paper's size, with every M."""
     frame = select(simulated(results), done=True)
-    frame = frame[[args == MODELLED_AMOEBANET["paper"] for args in frame["model_args"]]]
+    frame = frame.loc[[args == MODELLED_AMOEBANET["paper"] for args in frame["model_args"]]]
     # A simulation that is counted not to fit its device shows nothing.
     frame = frame.loc[frame["run"].map(fits).astype(bool)]
     frame = frame.sort_values("M", key=lambda Ms: Ms != M, kind="stable")  # the inferred one first
