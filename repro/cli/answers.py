@@ -73,7 +73,6 @@ def shown(fields: Mapping[str, Any]) -> "list[RenderableType]":
 def rows(items: Sequence[Mapping[str, Any]]) -> "RenderableType":
     """A table with a line for each item, without empty columns."""
     lines: list[dict[str, str]] = [{} for _ in items]
-    left = []
     for name in items[0]:
         values = [item[name] for item in items]
         title = _TITLES.get(name, name.replace("_", " "))
@@ -82,13 +81,9 @@ def rows(items: Sequence[Mapping[str, Any]]) -> "RenderableType":
             # Times of one column are read against each other, so they share a unit.
             title = f"{title.removesuffix(' s')} (ms)"
             cells = ["-" if value is None else digits(1e3 * value) for value in values]
-        # Words are aligned left; a number with its unit, such as `4.90 GiB`, right.
-        texts = [value for value in values if isinstance(value, str) and value not in ("", "-")]
-        if any(not text[0].isdigit() or text.count(" ") > 1 for text in texts):
-            left.append(title)
         for line, cell in zip(lines, cells, strict=True):
             line[title] = cell
-    return table_of(lines, left, wrapped=[*lines[0]][-1:] if left else ())
+    return table_of(lines, wrapped=[*lines[0]][-1:])
 
 
 def _cell(name: str, value: Any) -> str:

@@ -19,7 +19,6 @@ _BASES: dict[str, dict[str, Any]] = {"over plain": PLAIN, "over K=1": {"K": 1}}
 _SETTINGS = (
     "experiment", "recorded", "method", "D", "recompute", "fidelity", "differs in", "status",
 )  # fmt: skip
-_WORDS = ("run", *_SETTINGS, "fits")  # aligned to the left
 _MARKS = {
     "over plain": "over plain: throughput over that of plain training, K=1 and M=1 without "
     "recomputation, with its 95 % interval over blocks",
@@ -59,7 +58,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> list["RenderableType"]:
     common = [n for n in _SETTINGS if n in rows[0] and len({row[n] for row in rows}) == 1]
     known = [f"{name} {rows[0][name]}" for name in common if rows[0][name] != "-"]
     cells = [{name: cell for name, cell in row.items() if name not in common} for row in rows]
-    made = table_of(cells, _WORDS, _SETTINGS)
+    made = table_of(cells, wrapped=_SETTINGS)
     texts = [*(str(column.header) for column in made.columns)]
     texts += [cell for row in cells for cell in row.values()]
     marks = [f"  {what}" for mark, what in _MARKS.items() if any(mark in each for each in texts)]

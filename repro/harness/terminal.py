@@ -49,19 +49,21 @@ def _unwrapped(table: "Table") -> int:
     return sum(max(map(cell_len, texts)) + 2 for texts in cells)
 
 
-def table_of(
-    lines: Sequence[Mapping[str, str]], left: Sequence[str] = (), wrapped: Sequence[str] = ()
-) -> "Table":
+def table_of(lines: Sequence[Mapping[str, str]], wrapped: Sequence[str]) -> "Table":
     """A table of lines, each column -> text, without columns that are empty in every line.
 
-    Columns in `left` hold words, and those in `wrapped` may take several lines.
+    Words are aligned left; a number with its unit, such as `4.90 GiB`, right. Columns in `wrapped`
+    may take several lines.
     """
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    columns = [name for name in lines[0] if any(line[name] not in _NOTHING for line in lines)]
-    for name in columns:
-        side = "left" if name in left else "right"
+    columns = {}
+    for name in lines[0]:
+        if texts := [line[name] for line in lines if line[name] not in _NOTHING]:
+            columns[name] = any(not text[0].isdigit() or text.count(" ") > 1 for text in texts)
+    for name, has_words in columns.items():
+        side = "left" if has_words else "right"
         table.add_column(name, justify=side, no_wrap=name not in wrapped, overflow="fold")
     for line in lines:
         table.add_row(*(line[name] for name in columns))

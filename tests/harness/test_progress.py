@@ -49,7 +49,7 @@ def test_a_table_keeps_every_word(is_terminal: bool, width: int, lines: int, mon
     out = io.StringIO()
     monkeypatch.setattr(out, "isatty", lambda: is_terminal)
     row = {"run": "r" * 40, "nothing": "-", "why": "word " * 10}
-    show([table_of([row], ("why",), ("why",))], out)
+    show([table_of([row], wrapped=("why",))], out)
     assert len(out.getvalue().splitlines()) == lines
     assert "r" * 40 in out.getvalue()
     assert out.getvalue().split().count("word") == 10
