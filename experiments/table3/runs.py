@@ -7,14 +7,13 @@ from repro.experiments.cuts import BY_FLOPS
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import sizes
 from repro.harness.about import read_about
-from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
+from repro.harness.spec import Experiment, Group, Scale, sweep
 
 NAME, M, KS, DEVICE = "table3", 32, [2, 4, 8], "p100-pcie"
-# Model -> its arguments, N, and how much longer emulated stages wait than the device's at M=1, so
-# that a step takes two to three seconds.
-MODELS: dict[str, tuple[dict[str, Any], int, float]] = {
-    "amoebanet-d": ({"L": 18, "D": 128, "image": 224}, 128, 1.5),
-    "transformer": ({"L": 24}, 32, 0.05),
+# Model -> its arguments, and N.
+MODELS: dict[str, tuple[dict[str, Any], int]] = {
+    "amoebanet-d": ({"L": 18, "D": 128, "image": 224}, 128),
+    "transformer": ({"L": 24}, 32),
 }
 THROTTLED = "-throttled"  # the end of the names of groups whose link is slowed down
 SMALL = {"amoebanet-d": sizes.AMOEBANET, "transformer": sizes.TRANSFORMER}
@@ -28,37 +27,33 @@ ABOUT = read_about(__file__)
 
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Throughput at M=32 for K in {2, 4, 8}, without NVLink."""
-    modelled = () if scale == "smoke" else _modelled()
+    simulated = () if scale == "smoke" else _simulated()
     measured = _throttled(scale) if scale in SPEEDS else _measured(scale)
     return Experiment(
         **ABOUT.of_experiment,
         paper="Table 3",
         neurips="Table 3",
         needs="any machine; 8 GPUs to measure every cell",
-        minutes={"smoke": 0.1, "laptop": 2, "node": 10, "paper": 10},
+        minutes={"smoke": 0.1, "laptop": 1.4, "node": 10, "paper": 10},
         version=3,
         rounds=sizes.sets(scale),
-        groups=(*modelled, *measured),
+        groups=(*simulated, *measured),
     )
 
 
-def _modelled() -> Iterator[Group]:
-    for model, (args, N, stretch) in MODELS.items():
+def _simulated() -> Iterator[Group]:
+    for model, (args, N) in MODELS.items():
         given: dict[str, Any] = {"model": model, "model_args": args, "N": N, "M": M}
-        given |= {"profile": DEVICE, "optimizer": "rmsprop"}
-        runs = sweep(**given, K=KS, fidelity="simulated")
+        given |= {"profile": DEVICE, "optimizer": "rmsprop", "fidelity": "simulated", "K": KS}
+        runs = sweep(**given)
         for cut in BY_FLOPS.values():
-            runs += sweep(**given, **cut, K=KS, fidelity="simulated", trace=False)
-        # Waits hardly differ from round to round.
+            runs += sweep(**given, **cut, trace=False)
         yield Group(name=f"{model}-simulated", runs=runs, rounds=1)
-        given |= {"fidelity": "emulated", "steps": 1}
-        runs = tuple(RunSpec(**given, K=K, stretch=sizes.stretched(stretch, K, M)) for K in KS)
-        yield Group(name=f"{model}-emulated", runs=runs, rounds=1)
 
 
 def _measured(scale: Scale) -> Iterator[Group]:
     """The table's own cells, on GPUs that talk through pinned host memory."""
-    for model, (args, N, _) in MODELS.items():
+    for model, (args, N) in MODELS.items():
         given = {"model": model, "model_args": args, "N": N, "M": M, "K": KS}
         runs = sweep(**given, transport="gloo", **sizes.in_blocks(scale))
         yield Group(name=model, runs=runs)

@@ -24,8 +24,6 @@ def config_of(request: Request, model: Model, sample: Tree) -> PipelineConfig:
     def flops() -> list[int]:
         return forward_flops(Counter(model.layers, model.loss, device=request.device), sample)
 
-    if request.simulated is not None:  # its stand-in has one layer for each stage
-        return config_with(request.spec, "uniform")
     return config_with(request.spec, request.balance or _balance(request.spec, flops))
 
 

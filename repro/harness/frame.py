@@ -40,7 +40,7 @@ CSV_COLUMNS = (
 # Columns of `all_runs` that are fields of a spec and hardly ever differ.
 SETTINGS = (
     "task", "seed", "warmup", "steps", "trace", "transport", "profile", "figures", "memory",
-    "stretch", "stages_per_rank", "tensor_parallel", "zero", "control",
+    "stages_per_rank", "tensor_parallel", "zero", "control",
 )
 COLUMNS = (
     "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",

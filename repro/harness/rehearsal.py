@@ -66,7 +66,7 @@ def check_model(spec: RunSpec, model: Model) -> None:
     if spec.profile is not None:
         devices.load(tilde_to_home(spec.profile))
     counts = spec.fidelity == "counted" and not waits(model)
-    if not (spec.modelled or counts) and spec.fidelity != fidelity:
+    if not (spec.fidelity == "simulated" or counts) and spec.fidelity != fidelity:
         raise ValueError(
             f"fidelity = '{spec.fidelity}': the layers of {spec.model} {verb}, so allowed is "
             f"'{fidelity}' or 'simulated'; set that"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pydantic import SerializeAsAny
 
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.schema import RoundRecord, TrainRound
+from repro.harness.schema import RoundRecord
 from repro.harness.spec import TIMED, RunSpec
 
 
@@ -30,7 +30,6 @@ class Request:
     memory: bool = True  # whether to read peak memory too
     device: str = "cpu"  # or "cuda"
     order: int = 0  # seed of the orders in which the runs of a block take their steps
-    simulated: TrainRound | None = None  # of a run that is emulated with a device's profile
     bases: tuple[int, ...] = ()  # numbers of the runs beside it that it is divided by
 
     @property

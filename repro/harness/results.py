@@ -93,7 +93,7 @@ class Round:
 
     @property
     def modelled(self) -> Modelled | None:
-        """What the cost model gave, of a simulated or emulated run."""
+        """What the cost model gave, of a simulated run."""
         return self.record.modelled if isinstance(self.record, TrainRound) else None
 
 

@@ -23,7 +23,6 @@ from repro.harness.progress import ProgressReporter
 from repro.harness.request import Request, Result, Status, takes_one_core
 from repro.harness.spec import TIMED, WHOLE_WORLD, RunSpec, Scale
 from repro.harness.tasks import fit
-from repro.harness.tasks.emulate import prepare as prepare_emulation
 from repro.harness.workers import Workers
 from repro.io import signals
 from repro.io.untrusted import refuse_links
@@ -223,22 +222,11 @@ class Rounds:
 
         Enters what it found of each; returns what was measured step against step.
         """
-        requests: dict[str, Request] = {}
-        for run in runs:
-            request: Request | Status = self._request(run)
-            if run.spec.modelled:
-                request = prepare_emulation(self.workers.measure, request, self._deadline)
-            if isinstance(request, Status):
-                found[run.id] = self._reported(run, request, 0.0)
-            else:
-                requests[run.id] = request
+        requests = {run.id: self._request(run) for run in runs}
         # A library that takes all processes has no use for those of a wider run.
         widest = max((request.spec.devices for request in requests.values()), default=0)
         beside = [
-            run
-            for run in runs
-            if run.id in requests
-            and (run.spec.library not in WHOLE_WORLD or run.spec.devices == widest)
+            run for run in runs if run.spec.library not in WHOLE_WORLD or run.spec.devices == widest
         ]
         at_once: dict[str, Result | Status] = {}
         while beside:

@@ -143,7 +143,7 @@ class TrainRound(_Round):
     bubble_idle_over_total: Annotated[list[Measure], Field(min_length=1)]  # idle over K x step
     bubble_idle_over_work: Annotated[list[Measure], Field(min_length=1)]  # idle over busy time
     breakdown: dict[str, Measure]  # part -> share of K x step
-    modelled: Modelled | None = None  # of emulated and simulated steps
+    modelled: Modelled | None = None  # of simulated steps
     # Way -> seconds of a measured step, simulated from layer times of the same round with the run's
     # own cut, see `repro.harness.predict.by_layers`.
     predicted: dict[str, Seconds] = {}

@@ -56,7 +56,7 @@ def controls_at(scale: Scale, run: RunSpec) -> tuple[RunSpec, ...]:
 
 
 def _at_paper_size(smoke: Arguments, paper: Arguments) -> dict[Scale, Arguments]:
-    """Arguments of simulated and emulated models: the paper's size, except at scale smoke."""
+    """Arguments of simulated models: the paper's size, except at scale smoke."""
     return _at(smoke, paper, paper)
 
 
@@ -67,15 +67,6 @@ MODELLED_TRANSFORMER = _at_paper_size(TRANSFORMER["smoke"], TRANSFORMER["paper"]
 NARROW = _at_paper_size(
     {**TRANSFORMER["smoke"], "d": 16, "H": 32}, {"L": 48, "d": 1024, "H": 4096, "heads": 16}
 )
-
-
-def stretched(base: float, K: int, M: int) -> float:
-    """Time scale of an emulated run: how much longer its stages wait than a device would.
-
-    With it an emulated step takes about as long for every K and M. `base` is the time scale at M=1,
-    where one stage after the other computes.
-    """
-    return round(base * K * M / (M + K - 1), 3)
 
 
 def small(model: str, scale: Scale) -> dict[str, Any]:

@@ -63,10 +63,9 @@ def compared(spec: RunSpec, **changed: Any) -> str:
     """A dictionary key that is equal for a spec and its baseline, with `changed` fields.
 
     Both are cut by the same rule, but for K=1, where nothing is cut. A list of layer counts fits
-    one K alone, so a baseline of another K is cut by time. The seconds of an emulated run are
-    divided by its stretch, which may differ.
+    one K alone, so a baseline of another K is cut by time.
     """
-    fields = spec.plain() | changed | {"stretch": None}
+    fields = spec.plain() | changed
     if fields["K"] == 1:
         fields |= {"balance": None, "partitioner": None}
     elif fields["K"] != spec.K and not isinstance(fields["balance"], str):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
@@ -103,14 +103,3 @@ class StageCosts:
     @property
     def stages(self) -> int:
         return len(self.forward)
-
-    def scaled(self, factor: float) -> "StageCosts":
-        """The same costs with all seconds multiplied by a factor, and the link slower by it."""
-        times = {
-            name: tuple(factor * seconds for seconds in getattr(self, name))
-            for name in ("forward", "recompute", "backward", "update", "setup", "backward_weight")
-        }
-        link = LinkSpeed(
-            factor * self.link.latency, self.link.bytes_per_second / factor, self.link.overlap
-        )
-        return replace(self, **times, link=link)

@@ -1,1 +1,1 @@
-"""What is done for a run: train, fit, calibrate, simulate, emulate, check."""
+"""What is done for a run: train, fit, calibrate, simulate, check."""

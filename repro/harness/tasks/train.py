@@ -28,7 +28,6 @@ from repro.harness.request import Request, Result
 from repro.harness.schema import TrainRound
 from repro.harness.spec import SLOWED
 from repro.harness.statistics import MIN_BLOCKS, decided
-from repro.harness.tasks.emulate import in_device_seconds, stand_in
 from repro.harness.tasks.setup import device_of, drawn_on, facts_of, setup_of
 from repro.methods import make
 from repro.models import build
@@ -132,18 +131,12 @@ class Training:
         began = time.perf_counter()
         self._request, spec = request, request.spec
         held = _held(request)
-        if request.simulated:
-            (model, throttle), examples = stand_in(request), spec.M
-        else:
-            model = drawn_on(device_of(request.device, rank), build(spec.model, **spec.arguments))
-            throttle, examples = None, spec.N
-        self._batch = model.batch(examples, spec.seed)
+        model = drawn_on(device_of(request.device, rank), build(spec.model, **spec.arguments))
+        self._batch = model.batch(spec.N, spec.seed)
         if spec.D > 1:
             inputs, targets = (split(tree, spec.D)[rank // spec.K] for tree in self._batch)
             self._batch = inputs, targets
         setup = replace(setup_of(request, model, self._batch[0], rank, groups), trace=spec.trace)
-        if request.simulated:
-            setup = replace(setup, config=replace(setup.config, throttle=throttle))
         self._method = make(spec.library, setup)
         self.balance = self._method.balance
         self._asleep = 0.0  # seconds of each step; of a slowed run
@@ -162,8 +155,8 @@ class Training:
 
     @property
     def seconds(self) -> list[float]:
-        """Of each step so far; the device's, where the run is emulated."""
-        return [step.seconds / (self._request.spec.stretch or 1.0) for step in self._steps]
+        """Of each step so far."""
+        return [step.seconds for step in self._steps]
 
     def measured(self) -> Result:
         """The record of all steps so far, with the spans of the median traced one."""
@@ -171,7 +164,7 @@ class Training:
         timelines = [step.timeline for step in self._steps if step.timeline is not None]
         parts = [breakdown(timeline, spec.make_schedule()) for timeline in timelines] or [{}]
         record = TrainRound(
-            step_s=[step.seconds for step in self._steps],
+            step_s=self.seconds,
             loss=[step.loss for step in self._steps],
             bubble_idle_over_total=[each.idle_over_total for each in timelines] or [None],
             bubble_idle_over_work=[each.idle_over_work for each in timelines] or [None],
@@ -184,8 +177,6 @@ class Training:
         )
         by_length = sorted(timelines, key=lambda timeline: timeline.step_time)
         median = by_length[(len(by_length) - 1) // 2] if by_length else None
-        if request.simulated:
-            return in_device_seconds(request, record, median)
         return Result(record, median)
 
     def close(self) -> None:
