@@ -319,10 +319,8 @@ class TrainSpec(RunSpec):
     """A run whose steps a clock times.
 
     Attributes:
-        profile: of an emulated run whose layers compute: the device that gives their times, a
-            name in `repro.costs.device`, or a file. Without one the layers must wait by themselves.
-        stretch: emulated seconds for one second of the profile's device.
-        link: slows messages down, in place of the profile's link.
+        profile, stretch: of recorded runs alone, which emulated a device.
+        link: slows messages down.
         zero: shard the optimizer's state over the D replicas (ZeRO-1).
         control: a run that shows what a measurement can distinguish: the same run "again" with
             another seed, or "slowed", which sleeps for `SLOWED` of each step.
@@ -355,7 +353,8 @@ class SimulatedSpec(RunSpec):
     """A run whose steps are laid on a virtual clock, with times from a cost model.
 
     Attributes:
-        profile: as of a `TrainSpec`.
+        profile: the device that gives the times of layers, a name in `repro.costs.device`, or a
+            file. Without one the layers must wait by themselves.
         link: in place of the profile's.
         memory: bytes of each stage: the run takes the largest N that fits, up to its own.
     """
