@@ -89,7 +89,7 @@ def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd,
     assert main([*sweep, "2", "3"]) == 1
     output = capfd.readouterr().out
     last = output.splitlines()[-1]
-    assert last.startswith("failed: 5 of 5 runs are done; 3 skipped (needs 3 devices), see ")
+    assert last.startswith("failed: 5 of 5 runs are done; 3 skipped (3 x needs 3 devices), see ")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,8 @@ def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd,
         ("predict --model timed", ["--model timed; it comes first, without --model"]),
         ("run sweep --K 1,2", ["--K 1,2: allowed is a whole number; write several as --K 1 2;"]),
         ("run table2 --K 3", ["--only K=3 chooses among its runs, `repro run sweep --K`"]),
+        ("run bubble --batch 0", ["--only N=0 chooses among its runs, `repro run sweep --N`"]),
+        ("run sweep --micro-batches 4", ["--micro-batches 4; the paper's letter for it is --M;"]),
         ("predict timed --link pci", ["--link pci: allowed is a number"]),
         ("plan table2 --only K=3", ["--only K=3 matches no run of table2: K is 2, 4, 8 there"]),
         ("plan table2 --only schedul=a", ["unknown field schedul; ", "did you mean 'schedule'"]),

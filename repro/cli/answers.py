@@ -101,6 +101,4 @@ def _cell(name: str, value: Any) -> str:
         return ranged(value, unit=TIMES)
     if not isinstance(value, float):
         return str(value)
-    if name == "throughput":
-        return digits(value)
     return seconds(value) if name.endswith("_s") else percent(value)

@@ -6,9 +6,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from repro.cli.answers import print_answer, same
-from repro.cli.source import PredictOptions
+from repro.cli.source import PredictOptions, memory_of
 from repro.costs.size_ladder import refuse_single_size, size_ladders
-from repro.costs.units import parse_bytes
 from repro.harness.catalog import pairs
 from repro.harness.spec import assigned
 from repro.harness.terminal import live
@@ -18,14 +17,16 @@ if TYPE_CHECKING:
     from repro.costs.fit import Cut, Ladder, Step
 
 
-def answer(options: PredictOptions, text: str) -> int:
+def answer(options: PredictOptions) -> int:
     """Print the largest model that fits into a memory; 1 if none fits."""
     from repro.costs.fit import largest
     from repro.models import Model, build
 
     refuse_single_size(options.model)
-    memory = parse_bytes("--largest", text)
     step = _step(options)
+    memory = memory_of(options, step.config.stages)
+    if memory is None:
+        raise ValueError("--largest: give the memory of each stage; try --memory 8GB")
     args = pairs("model_args", options.model_args)
     ladders = size_ladders(options.model, args)
     with live(f"counting {options.model}") as show:
@@ -52,7 +53,7 @@ def answer(options: PredictOptions, text: str) -> int:
     }
     terminal = settings | {
         "model_args": assigned(args) or None,
-        "memory": f"{size(memory)} of each stage",
+        "memory": f"{size(memory)} of each stage, in float32",
         "cut": best and cut_text(best.balance),
         "answer": fields["answer"],
     }

@@ -31,7 +31,7 @@ _REMOVED = {
     "dashboard": "`repro report --wandb` makes the workspace in W&B",
     "simulate": "`repro predict MODEL --K 2 4 --M 1 4` predicts the steps of each K and M",
     "advise": "`repro predict MODEL --devices 4` searches the fastest plan",
-    "fit": "`repro predict MODEL --largest 8GB` searches the largest model that fits",
+    "fit": "`repro predict MODEL --largest --memory 8GB` searches the largest model that fits",
     "calibrate": "`repro predict MODEL --device here` times the model's layers first",
     "train": "docs/training.md trains a model on a folder of images with `repro.gpipe.Pipeline`",
 }

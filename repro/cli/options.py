@@ -19,6 +19,8 @@ from repro.io.untrusted import did_you_mean, message, printable
 T = TypeVar("T")
 # Mini-batch of a step, in every verb that has one.
 MiniBatch = Annotated[int, Interval(ge=1, le=2**20)]
+# A part of a word that somebody may try -> the paper's letter for it.
+_LETTERS = {"stage": "--K", "micro": "--M", "batch": "--N", "replica": "--D"}
 # Defaults that a help text does not show.
 _UNSET = ("", "''", "None", "False")
 _DEFAULT = tyro.conf.arg(
@@ -129,9 +131,15 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
         return "; no name is needed here"
     if word in flags:
         return f"; it comes first, without {word}"
-    if "--only" in flags and word in ("--K", "--M", "--N", "--D"):
-        chosen = "=".join(tokens[:2]).removeprefix("--")
-        return f"; --only {chosen} chooses among its runs, `repro run sweep {word}` measures others"
+    letter = next((letter for part, letter in _LETTERS.items() if part in word), word)
+    if letter in flags:
+        return f"; the paper's letter for it is {letter}"
+    if "--only" in flags and letter in _LETTERS.values():
+        value = tokens[0].partition("=")[2] or "".join(tokens[1:2])
+        return (
+            f"; --only {letter[2:]}={value} chooses among its runs, `repro run sweep {letter}` "
+            "measures others"
+        )
     # Without the dashes, which all names have in common.
     bare = {flag[2:].lower(): flag for flag in flags}
     for near in get_close_matches(word[2:80].lower(), bare, n=1, cutoff=0.7):

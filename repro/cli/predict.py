@@ -9,8 +9,7 @@ from repro.cli import largest
 from repro.cli.answers import print_answer, same
 from repro.cli.largest import cut_text
 from repro.cli.options import named_by_flags, parse
-from repro.cli.source import Chosen, PredictOptions, chosen, this_machine
-from repro.costs.units import parse_bytes
+from repro.cli.source import Chosen, PredictOptions, chosen, memory_of, this_machine
 from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.harness import catalog
 from repro.harness.sizes import in_blocks
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 # Questions, and the options that only some of them have.
 _DEVICE = {"device", "link", "node", "memory", "results"}
 _TAKES = {
-    "with --largest": {"largest", "K", "M", "schedule", "checkpoint"},
+    "with --largest": {"largest", "K", "M", "schedule", "checkpoint", "device", "memory"},
     "with --K": {
         *("K", "cut", "M", "micro_batch", "D", "schedule", "stages_per_rank", "checkpoint"),
         *_DEVICE,
@@ -88,8 +87,14 @@ class Found:
 
     def answer(self) -> str:
         """The fastest plan, in a sentence."""
+        from repro.harness.fastest import order
+
+        def named(plan: "Prediction") -> str:
+            spec = plan.spec
+            return f"{spec.method}, K={spec.K}, D={spec.D}, M={spec.M}, recompute {spec.checkpoint}"
+
         best, plain = self.best, self.fits(self.plain)
-        at = f"{best.spec.method}, K={best.spec.K}, D={best.spec.D}, M={best.spec.M}"
+        at = named(best)
         if self.fits(best) is False:
             taken = above(max(best.peaks or [0]), self.memory or 0)
             return (
@@ -101,11 +106,14 @@ class Found:
         fastest = "fastest" if all(map(self.fits, self.plans)) else "fastest that fits"
         if plain is None:
             fastest = "fastest, if it fits (give --memory)"
+        fitting = [plan for plan in self.plans if plan is not best and self.fits(plan) is not False]
+        ties = [named(plan) for plan in fitting if order(plan)[0] == order(best)[0]]
         speed = ranged(best.spec.N / best.step_s, unit=self.of.model.unit)
         over_plain = ranged(self.plain.step_s / best.step_s, unit=TIMES)
         return (
-            f"{fastest}: {at}, recompute {best.spec.checkpoint}: {speed}, "
-            f"{over_plain} over plain training{', which does not fit' if plain is False else ''}"
+            f"{fastest}: {at}: {speed}, {over_plain} over plain training"
+            f"{', which does not fit' * (plain is False)}{'; about as fast: ' * bool(ties)}"
+            f"{'; '.join(ties)}"
         )
 
 
@@ -114,13 +122,11 @@ def main(arguments: list[str]) -> int:
 
     options = parse(PredictOptions, arguments, "repro predict")
     _check(options)
-    if options.largest is not None:
-        return largest.answer(options, options.largest)
+    if options.largest:
+        return largest.answer(options)
     processes = max(options.K) * options.D if options.K else options.devices
+    memory = memory_of(options, processes or 1)
     of = chosen(options, processes, options.N)
-    memory = of.memory
-    if options.memory is not None:
-        memory = parse_bytes("--memory", options.memory)
     found = _given(options, of, memory) if options.K else _search(options, of, memory)
     fields = {
         "fidelity": "simulated",
@@ -175,7 +181,7 @@ def _cells(row: dict[str, Any], unit: str) -> dict[str, Any]:
 def _check(options: PredictOptions) -> None:
     """Refuse an option that the question does not have, and a missing model."""
     question = "with --K" if options.K else "without --K"
-    if options.largest is not None:
+    if options.largest:
         question = "with --largest"
     for field in dataclasses.fields(options):
         is_given = getattr(options, field.name) != field.default

@@ -15,6 +15,7 @@ from repro.harness import progress, run_table
 from repro.harness.results import GIB, Results, Round, Run, find_run, load_beside, load_recorded
 from repro.harness.spec import assigned
 from repro.harness.terminal import show
+from repro.harness.text import ranged
 from repro.harness.wandb import PROJECT, settings, workspace
 from repro.io.untrusted import did_you_mean, message, short
 
@@ -133,15 +134,19 @@ def show_runs(results: Results, options: ReportOptions) -> None:
         print("\n`--runs EXPERIMENT` lists the runs of one")
 
 
-def _timed(of: Run | Round) -> dict[str, float | None]:
+def _timed(of: Run | Round, unit: str = "") -> dict[str, Any]:
+    """Known numbers; with a unit, the throughput is a text for the terminal."""
     numbers = same(of, "step_s", "throughput", "idle_over_total")
-    return {name: None if isnan(value) else value for name, value in numbers.items()}
+    known = {name: None if isnan(value) else value for name, value in numbers.items()}
+    if unit and known["throughput"] is not None:
+        known["throughput"] = ranged(known["throughput"], unit=unit)
+    return known
 
 
 def show_run(results: Results, run: Run) -> None:
     """Settings, numbers and rounds of a run, and the timeline of its median step."""
     rest = {n: v for n, v in run.spec.plain().items() if n not in ("model", "model_args")}
-    rounds = [{"round": round_.name, **_timed(round_)} for round_ in run.rounds]
+    rounds = [{"round": each.name, **_timed(each, run.unit)} for each in run.rounds]
     fields: dict[str, Any] = {
         "run": run.id,
         "recorded": "/".join(run.place),
@@ -151,7 +156,7 @@ def show_run(results: Results, run: Run) -> None:
         "device": run.device or None,
         "commit": run.commit or None,
         "status": run.status,
-        **_timed(run),
+        **_timed(run, run.unit),
         "peak_bytes": [GIB * peak for peak in run.peak_gib_per_stage] or None,
         "largest model": run.size or None,
         "on test data": assigned(run.newest.get("metrics", {})) or None,

@@ -18,7 +18,7 @@ from repro.harness import rehearsal, run_table, runner, workers
 from repro.harness.journal import Journal
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun, price
-from repro.harness.progress import ProgressReporter, headline, summary
+from repro.harness.progress import ProgressReporter, counted, headline, summary
 from repro.harness.results import load, of_journals
 from repro.harness.spec import TIMED
 from repro.harness.terminal import show
@@ -161,16 +161,14 @@ class Session:
                 f"W&B: offline, in {mirrored}; look with `.venv/bin/wandb leet {mirrored}`, send "
                 f"with `.venv/bin/wandb sync {mirrored}`"
             )
-        runs = [run for plan in self.plans for run in plan.runs if not run.obstacle]
-        parts = [f"{len(runs) - len(failed)} of {len(runs)} runs are done"]
+        runs = [run for plan in self.plans for run in plan.runs]
+        counts = counted(runs, sum(not run.obstacle for run in runs) - len(failed))
+        parts = [counts + ", see `repro predict`" * bool(self.refused)]
         if failed:
             ids = short(", ".join(failed), 300, quote=False)
             # A ratio is inside a round, so a baseline is measured again with all its runs.
             again = "the same command measures them and what is compared with them"
             parts.append(f"not measured: {ids}; {again}")
-        if self.refused:
-            reasons = ", ".join(dict.fromkeys(run.obstacle for run in self.refused))
-            parts.append(f"{len(self.refused)} skipped ({reasons}), see `repro predict`")
         passed = "failed" if failed or self.refused else "passed"
         self.reporter.say(f"{passed}: {'; '.join(parts)}; {page}")
 
@@ -209,7 +207,7 @@ class Session:
 
                 text = verdicts.answer(verdicts.claims_of(of_journals([plan.journal]), name))
             done = sum(plan.journal.status(run.id).word == "done" for run in plan.runs)
-            text = text or f"{done} of {len(plan.runs)} runs are done"
+            text = text or counted(plan.runs, done)
             self.reporter.say(f"{name}{took}: {text}{then}")
 
     def _renew(self, plots: Path) -> "Page":

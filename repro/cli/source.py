@@ -14,6 +14,7 @@ from annotated_types import Interval
 
 from repro.cli.options import MiniBatch, named_by_flags
 from repro.costs import device
+from repro.costs.units import parse_bytes
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import contention, machine
 from repro.harness.catalog import pairs
@@ -79,9 +80,9 @@ class PredictOptions:
     """how many there are for the fastest plan; with --device here all of them"""
     top: Annotated[int, Interval(ge=1, le=100)] = 5
     """plans to show"""
-    largest: str | None = None
-    """find the largest L of transformer, or D of amoebanet-d, of which each stage fits into this
-    memory, such as 8GB or 8GiB"""
+    largest: tyro.conf.FlagCreatePairsOff[bool] = False
+    """find the largest L of transformer, or D of amoebanet-d, of which each stage fits into
+    --memory, by default that of --device"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print everything as one JSON object, in seconds and bytes"""
 
@@ -95,7 +96,6 @@ class Chosen(NamedTuple):
     on: str  # the source of the times, for the user
     profile: str | None = None
     kept: KeptLayers | None = None
-    memory: int | None = None  # bytes of a device, where they are known
 
     @property
     def waits(self) -> bool:
@@ -140,8 +140,21 @@ def chosen(options: PredictOptions, processes: int | None, N: int) -> Chosen:
     profile = device.load(tilde_to_home(options.device))
     with named_by_flags({"node"}):
         source = Roofline(profile, model, options.optimizer, link, node=options.node)
-    on, memory = f"{profile.title}, {profile.precision}", int(profile.memory.value)
-    return Chosen(model, args, source, on, profile=options.device, memory=memory)
+    on = f"{profile.title}, {profile.precision}"
+    return Chosen(model, args, source, on, profile=options.device)
+
+
+def memory_of(options: PredictOptions, processes: int) -> int | None:
+    """Bytes of each device, which so many processes use; None if they are unknown."""
+    if options.memory is not None:
+        return parse_bytes("--memory", options.memory)
+    if options.device == "here":
+        here = this_machine()
+        # Several processes may share a GPU.
+        return here.memory // math.ceil(processes / here.count) or None
+    if options.device is None:
+        return None
+    return int(device.load(tilde_to_home(options.device)).memory.value)
 
 
 def this_machine() -> machine.Machine:
@@ -185,9 +198,7 @@ def _timed_here(
         source.error = None
         source.why_no_error = "other processes computed while the layers were timed"
     on = f"{at}; layers timed on {kept.date}" + ("" if busy else f", kept in {path}")
-    # Several processes may share a GPU.
-    memory = here.memory // math.ceil(K / here.count) or None
-    return Chosen(model, args, source, on, kept=kept, memory=memory)
+    return Chosen(model, args, source, on, kept=kept)
 
 
 def _time(

@@ -157,15 +157,24 @@ def summary(plans: Sequence[Plan]) -> str:
     if added := sum(run.added for run in runs):
         parts.append(f"{added} added, because ratios are divided by them")
     parts.append(f"{count['done']} done")
-    if count["skipped"]:
-        reasons = Counter(run.obstacle for run in runs if run.obstacle)
-        listed = ", ".join(f"{number} x {reason}" for reason, number in reasons.items())
-        parts.append(f"{count['skipped']} skipped ({listed})")
+    parts += _skipped(runs)
     if count["planned"]:
         seconds = sum(plan.seconds for plan in plans)
         about = f", about {duration(seconds)}" if seconds else ""
         parts.append(f"{count['planned']} to measure{about}")
     return "; ".join(parts)
+
+
+def counted(runs: Sequence[PlannedRun], done: int) -> str:
+    """How many of the runs that this machine can measure are done, and what the others need."""
+    measurable = sum(not run.obstacle for run in runs)
+    return "; ".join([f"{done} of {measurable} runs are done", *_skipped(runs)])
+
+
+def _skipped(runs: Sequence[PlannedRun]) -> list[str]:
+    reasons = Counter(run.obstacle for run in runs if run.obstacle)
+    listed = ", ".join(f"{number} x {reason}" for reason, number in reasons.items())
+    return [f"{reasons.total()} skipped ({listed})"] if reasons else []
 
 
 def headline(runs: Sequence[PlannedRun]) -> str:

@@ -157,6 +157,14 @@ def test_the_fastest_plans_are_ranked_and_fit(capsys):
     assert len(set(families)) == len(families)
 
 
+def test_plans_that_are_about_as_fast_are_named(capsys):
+    words = "predict transformer --model-args L=4 --device v100 --K 2 4 --M 1 --N 8".split()
+    words += "--checkpoint never --link 1000000 --memory 11GB".split()  # too little for plain
+    sentence = answer(capsys, *words)["answer"]
+    assert sentence.startswith("fastest: gpipe, K=2, D=1, M=1, recompute never: ")
+    assert sentence.endswith("; about as fast: gpipe, K=4, D=1, M=1, recompute never")
+
+
 def test_steps_and_memory_are_those_of_a_simulated_run_and_none_is_faster():
     asked, notes = search(ARGS, 8), []
     asked.note = notes.append
@@ -220,14 +228,15 @@ def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
         ([*ON[1:], "--devices", "0"], "--devices 0: allowed is 1 to 64"),
         ([*ON[1:], "--devices", "2", "--schedule", "1f1b"], "--schedule: has no meaning without"),
         ([*ON[1:], "--K", "2", "--top", "3"], "--top: has no meaning with --K"),
-        ([*ON[1:], "--largest", "8GB"], "--device: has no meaning with --largest"),
+        ([*ON[1:], "--largest", "--link", "9"], "--link: has no meaning with --largest"),
         ([*ON[1:], "--K", "2", "--link", "0"], "--link 0: allowed is 1e-06 to 1e+06"),
         ([*ON[1:], "--K", "2", "--node", "4"], "--node 4: the profile v100 has no link between"),
         ([*ON[1:], "--K", "2", "--micro-batch", "3"], "--micro-batch 3: allowed is a divisor of"),
         ([*ON[1:], "--K", "2", "--M", "1", "--micro-batch", "8"], "--micro-batch: has no meaning"),
         ([*ON[1:], "--K", "2", "--cut", "4", "5"], "--cut 4 5: needs a single --K"),
-        (["transformer", "--largest", "8GB", "--K", "2", "4"], "allowed is one value of each"),
+        (["transformer", "--largest", "--K", "2", "4"], "allowed is one value of each"),
         (["timed", "--device", "here", "--K", "2"], "layers wait for fixed times"),
+        (["transformer", "--largest"], "--largest: give the memory of each stage"),
     ],
 )
 def test_a_mistake_is_one_line(words, text, refused):

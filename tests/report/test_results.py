@@ -62,8 +62,8 @@ def test_one_run_has_its_settings_its_rounds_and_its_median_step(
     of = rounds[(rounds.experiment == "figure2") & (rounds.M == 4)]
     assert main([*REPORT, "--run", of.run.iloc[0][:-2]]) == 0
     output = capfd.readouterr().out
-    step = f"{1e3 * of.step_s.iloc[0]:.0f} ms"
-    for words in (FIGURE2, "K=4, M=4, N=4", step, *of["round"]):
+    step, speed = f"{1e3 * of.step_s.iloc[0]:.0f} ms", f"{of.throughput.iloc[0]:.3g} examples/s"
+    for words in (FIGURE2, "K=4, M=4, N=4", step, speed, *of["round"]):
         assert words in output
     drawn = re.findall(r"stage \d \|([FRBU.]+)\|$", output, flags=re.MULTILINE)
     assert [len(line) for line in drawn] == [72] * 4
