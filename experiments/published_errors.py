@@ -56,13 +56,12 @@ def errors(lines: Iterable[tuple[Any, ...]]) -> Frame:
 
 
 def on_p40s(results: Results) -> str:
-    """`16 P40 ratios: median error 3.36 %, textbook 33.8 %`; empty without them."""
+    """`16 P40 ratios: median error 3.36 %`; empty without them."""
     frame = errors(of_published(results))
     frame = frame[frame["source"] != SOURCE_ON_V100].dropna(subset="ratio")
     if frame.empty:
         return ""
-    ours, others = (percent(expm1(median(sizes(frame[name])))) for name in ("ratio", "textbook"))
-    return f"{len(frame)} P40 ratios: median error {ours}, textbook {others}"
+    return f"{len(frame)} P40 ratios: median error {percent(expm1(median(sizes(frame['ratio']))))}"
 
 
 def sizes(errors: pd.Series) -> list[float]:

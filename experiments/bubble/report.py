@@ -57,6 +57,8 @@ def claims(results: Results) -> Iterator[Claim]:
         fidelity: Fidelity = "measured" if "measured" in set(of["fidelity"]) else "emulated"
         of = select(of, fidelity=fidelity)
         idle = [percent(share) for share in of["idle"]]
+        count = max((len(run.rounds) for run in of["run"]), default=0)
+        rounds = f"{count} round{'s' * (count > 1)}"
         yield Claim(
             "Section 2.3, bubble",
             f"bubble, share of a step, K={K}, M={4 * K}",
@@ -66,7 +68,7 @@ def claims(results: Results) -> Iterator[Claim]:
             says="\N{LEFT DOUBLE QUOTATION MARK}almost negligible\N{RIGHT DOUBLE QUOTATION MARK}",
             unit="%",
             beside=f"{idle[0]} with all other waiting" if idle else "",
-            why=f"our reading: at most {readings} %" if idle else "",
+            why=f"{rounds}, no interval; our limit: {readings} %" if idle else "",
             point=(K, 4 * K),
         )
 

@@ -139,7 +139,7 @@ def claims(results: Results) -> Iterator[Claim]:
     runs, texts = _trained(results)
     found, quoted = laws(results), quoted_laws()
     b, low, high = found[FLOPS].quality
-    flops = f"at about equal FLOPs {ranged(b, low, high)}"
+    flops = f"at about equal FLOPs {ranged(b, low, high)}{': larger is worse' * (high < 0)}"
     embeddings = "far too large: most parameters are embeddings, of one size"
     for models, controls, beside in (
         (IMAGES, _controls_of(runs), "" if isnan(low) else flops),

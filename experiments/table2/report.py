@@ -79,7 +79,7 @@ def claims(results: Results) -> Iterator[Claim]:
     settings = {model: [f"{cut}{of}" for cut in CUTS.values()] for model, of in cuts.items()}
     small = select(ours, setting=SMALLER, K=2, M=32).drop_duplicates("model")
     measured = {
-        model: f"small, measured, K = 2: {ranged(*ends, unit=TIMES)}"
+        model: f"small model, measured, K = 2: {ranged(*ends, unit=TIMES)}"
         for model, *ends in small[["model", *ENDS]].itertuples(index=False)
     }
     remarks = {model: (measured.get(model, ""), error) for model, error in errors.items()}

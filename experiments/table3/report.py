@@ -10,11 +10,11 @@ from repro.experiments.cuts import CUTS
 from repro.experiments.table3.runs import ABOUT, KS, MODELS, NAME, THROTTLED
 from repro.harness.frame import Frame, ratios, runs_frame, select
 from repro.harness.results import Results
-from repro.harness.text import TIMES, digits
+from repro.harness.text import TIMES, ranged
 from repro.report.claim import Claim
 from repro.report.compare import link_name
 from repro.report.exhibit import CELL, claims_on, first_text, over, printed
-from repro.report.framed import framed, with_interval, with_parts
+from repro.report.framed import HIGH, LOW, framed, with_interval, with_parts
 from repro.report.style import model_name
 from repro.report.table import Table
 
@@ -82,12 +82,13 @@ def _claims(results: Results, ours: Frame) -> dict[Any, Claim]:
 
 
 def _slowed(results: Results) -> dict[str, tuple[str, str]]:
-    """`small, measured: step 0.984x at 100 MB/s, 1.44x at 10`, over a free link."""
+    """How much longer a step takes with slow links, in words."""
     lines = slow_links(results).data
     lines = lines[(lines["model"] == "AmoebaNet-D") & (lines[SLOWER] != 1)]
+    ends = [SLOWER, SLOWER + LOW, SLOWER + HIGH]
     steps = [
-        f"{digits(ratio)}{TIMES} at {link}"
-        for ratio, link in lines[[SLOWER, "link"]].itertuples(index=False)
+        f"at {link} {ranged(*line, unit=TIMES)}"
+        for *line, link in lines[[*ends, "link"]].itertuples(index=False)
     ]
-    steps[1:] = [text.removesuffix(" MB/s") for text in steps[1:]]
-    return {"amoebanet-d": (f"small, measured: step {', '.join(steps)}", "")} if steps else {}
+    text = f"small model, measured: step time over that with a free link: {', '.join(steps)}"
+    return {"amoebanet-d": (text, "")} if steps else {}

@@ -34,9 +34,9 @@ IN_COLUMNS = (IDENTICAL, SIZES, LARGEST, *SPEEDS, BUBBLE)
 QUESTIONS = (
     ("Same model for every K?", "Section 7", (IDENTICAL,)),
     ("How large a model?", "Table 1, K = 128", (SIZES, LARGEST)),
-    ("How fast?", "K = 8, M = 32 over K = 2, M = 1", SPEEDS),
-    ("Do slow links matter?", "K = 8 over K = 2, no NVLink", LINKS),
-    ("How large is the bubble?", f"idle share of a step at {AT}", (BUBBLE,)),
+    ("How fast?", "speed at K = 8, M = 32 over K = 2, M = 1", SPEEDS),
+    ("Do slow links matter?", "speed without NVLink, K = 8 over K = 2", LINKS),
+    ("How large is the bubble?", f"idle share at {AT}", (BUBBLE,)),
     (
         "Do bigger models do better?",
         "toy languages, toy images, ImageNet",
@@ -93,10 +93,10 @@ class Panel:
     top: float
     limits: Sequence[float] = ()  # as which the paper's words are read
 
-    HEIGHT, LINE = 138.5, 17.0  # of the plot, and of a line of text, in pixels
+    HEIGHT, LINE = 120.5, 17.0  # of the plot, and of a line of text, in pixels
 
     def y(self, value: float) -> float:
-        return 152 - self.HEIGHT * value / self.top
+        return self.HEIGHT * (1 - value / self.top) + 13.5
 
     @property
     def grid(self) -> list[float]:
@@ -325,9 +325,9 @@ def _remarks(by_exhibit: Mapping[str, Sequence[Claim]]) -> dict[str, tuple[str, 
         IDENTICAL: (" runs bit-identical to K = 1", ""),
         SIZES: (" parameters", ""),
         LARGEST: ("", "M is not printed"),
-        BUBBLE: (bubbles, f"at K = {small.point[0]} {small.fidelity}; {large.why}"),
-        LANGUAGES: ("", "only the sign compares"),
-        IMAGES: ("", "scaling exponent"),
+        BUBBLE: (bubbles, f"{large.why}; at K = {small.point[0]} {small.fidelity}"),
+        LANGUAGES: (", largest minus smallest model", "only the sign compares"),
+        IMAGES: ("", "scaling exponent b: the error falls as 1 / size^b"),
     }
 
 
