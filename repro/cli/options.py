@@ -6,6 +6,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from inspect import cleandoc
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -41,7 +42,8 @@ def parse(
     are name, type and default of further fields, such as the parameters of an experiment. The first
     mistake is a ValueError of one line.
     """
-    description = description or kind.__doc__
+    # tyro breaks the help text of a field where its docstring has a second line.
+    description = cleandoc(description or kind.__doc__ or "")
     assert dataclasses.is_dataclass(kind)
     own_fields = {field.name for field in dataclasses.fields(kind)}
     fields = [(name, hint, dataclasses.field(default=default)) for name, hint, default in extra]
@@ -174,5 +176,5 @@ def mistake(error: ValueError | OSError) -> str:
     remedy = "free some space, or" if full else "check that path, or"
     return printable(
         f"{error.filename or 'the disk'}: {error.strerror or type(error).__name__}; {remedy} "
-        "choose another folder with --results (for `repro report` also --plots)"
+        "choose another folder with --results or --plots"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Generic, NamedTuple, TypeVar
 
 import tyro
+from annotated_types import Interval
 
 from repro.cli import doctor
 from repro.cli.options import named_by_flags, parse
@@ -32,7 +33,7 @@ class PlanOptions:
     """how large everything is; by default node where two GPUs are usable, else laptop"""
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """only runs with all these fields, such as K=2,M=4, and their baselines; repeats add runs"""
-    rounds: int | None = None
+    rounds: Annotated[int | None, Interval(ge=1, le=10**6)] = None
     """rounds of each group, instead of the experiment's own number"""
     results: Path = Path("results")
     """where measurements are recorded"""

@@ -112,6 +112,7 @@ class Session:
             refuse_links(results, results / "wandb")
         if plots:
             refuse_linked_files(plots)
+            plots.mkdir(parents=True, exist_ok=True)  # before hours are measured, not after them
         with lock.held(results, command):
             self.plans = plans = make_plans()
             rehearsal.check_plans(plans)

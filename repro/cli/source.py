@@ -41,8 +41,7 @@ class PredictOptions:
     """
 
     model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]] = ""
-    """comes first: transformer, amoebanet-d, timm:NAME, or a function of your own,
-    import:package.module:function, which is code and is run"""
+    """transformer, amoebanet-d, timm:NAME, or import:package.module:function, which is code"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """arguments of the model, such as L=24"""
     K: tuple[int, ...] = ()
@@ -66,8 +65,7 @@ class PredictOptions:
     optimizer: Optimizer = "sgd"
     """whose update and state count; Table 1 has rmsprop-momentum, two slots for each parameter"""
     device: str | None = None
-    """a profile such as v100 (a wrong name lists all), the .json file of one, or here: this
-    machine, on which the layers are timed first, and the times kept"""
+    """a profile such as v100 (a wrong name lists all), a .json file, or here: times this machine"""
     link: float | None = None
     """10^9 bits per second between devices, without latency, instead of the device's own link"""
     node: Annotated[int | None, Interval(ge=1, le=2**16)] = None
@@ -81,8 +79,7 @@ class PredictOptions:
     top: Annotated[int, Interval(ge=1, le=100)] = 5
     """plans to show"""
     largest: tyro.conf.FlagCreatePairsOff[bool] = False
-    """find the largest L of transformer, or D of amoebanet-d, of which each stage fits into
-    --memory, by default that of --device"""
+    """find the largest L of transformer, or D of amoebanet-d, whose stages fit into --memory"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print everything as one JSON object, in seconds and bytes"""
 

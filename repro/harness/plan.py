@@ -129,10 +129,6 @@ def make(
     command: str = "",
 ) -> Plan:
     """Plan an experiment; `only` are filters such as "K=2,M=4", see `select`."""
-    if rounds is not None and rounds < 1:
-        raise ValueError(
-            f"rounds = {rounds}: allowed is 1 or more; leave it out for {experiment.rounds}"
-        )
     experiment = _with_figures(experiment)
     journal = Journal.of(results, machine, scale, experiment.name)
     chosen = {id(run) for run in select(experiment, only)}
