@@ -26,7 +26,7 @@ def answer(options: PredictOptions) -> int:
     step = _step(options)
     memory = memory_of(options, step.config.stages)
     if memory is None:
-        raise ValueError("--largest: give the memory of each stage; try --memory 8GB")
+        raise ValueError("--largest: give the memory of each stage; try --largest 8GB")
     args = pairs("model_args", options.model_args)
     ladders = size_ladders(options.model, args)
     with live(f"counting {options.model}") as show:
@@ -69,8 +69,10 @@ def _step(options: PredictOptions) -> "Step":
     if len(options.K) > 1 or len(options.M) > 1:
         raise ValueError("--K, --M: with --largest allowed is one value of each; give one")
     (K,), (M,) = options.K or (1,), options.M or (min(32, options.N),)
-    if not 1 <= M <= options.N:
-        raise ValueError(f"--M {M}: allowed is 1 to N={options.N}")
+    if K < 1 or not 1 <= M <= options.N:
+        raise ValueError(f"--K {K}, --M {M}: allowed is K from 1, and M from 1 to N={options.N}")
+    if options.schedule == "interleaved-1f1b":
+        raise ValueError("--schedule interleaved-1f1b: with --largest a device has one stage")
     config = PipelineConfig(K, M, checkpoint=options.checkpoint, schedule=options.schedule)
     return Step(config, options.N, partial(OPTIMIZERS[options.optimizer], lr=0.01))
 

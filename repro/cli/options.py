@@ -60,7 +60,8 @@ def parse(
     flags = [f"--{_dashed(field.name)}" for field in dataclasses.fields(whole)]
 
     def refuse(event: events.ParseErrorEvent) -> NoReturn:
-        raise ValueError(f"{_explain(event, flags, arguments)}; `{prog} --help` lists all options")
+        lists = f"`{prog.partition(' [')[0]} --help` lists all options"
+        raise ValueError(f"{_explain(event, flags, arguments)}; {lists}")
 
     with events.on_parse_error(refuse):
         options: Any = tyro.cli(

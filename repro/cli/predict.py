@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Questions, and the options that only some of them have.
 _DEVICE = {"device", "link", "node", "memory", "results"}
 _TAKES = {
-    "with --largest": {"largest", "K", "M", "schedule", "checkpoint", "device", "memory"},
+    "with --largest": {"largest", "K", "M", "schedule", "checkpoint", "device"},
     "with --K": {
         *("K", "cut", "M", "micro_batch", "D", "schedule", "stages_per_rank", "checkpoint"),
         *_DEVICE,
@@ -122,7 +122,7 @@ def main(arguments: list[str]) -> int:
 
     options = parse(PredictOptions, arguments, "repro predict")
     _check(options)
-    if options.largest:
+    if options.largest is not None:
         return largest.answer(options)
     processes = max(options.K) * options.D if options.K else options.devices
     memory = memory_of(options, processes or 1)
@@ -181,7 +181,7 @@ def _cells(row: dict[str, Any], unit: str) -> dict[str, Any]:
 def _check(options: PredictOptions) -> None:
     """Refuse an option that the question does not have, and a missing model."""
     question = "with --K" if options.K else "without --K"
-    if options.largest:
+    if options.largest is not None:
         question = "with --largest"
     for field in dataclasses.fields(options):
         is_given = getattr(options, field.name) != field.default

@@ -118,7 +118,7 @@ def show_runs(results: Results, options: ReportOptions) -> None:
         runs = [
             {"run": run.id, "recorded": "/".join(run.place), "status": str(run.status)}
             | run.spec.plain()
-            | _timed(run)
+            | _known(run, "step_s", "throughput", "idle_over_total")
             | {"peak_bytes": [round(GIB * peak) for peak in run.peak_gib_per_stage]}
             for run in results.runs
         ]
@@ -134,19 +134,15 @@ def show_runs(results: Results, options: ReportOptions) -> None:
         print("\n`--runs EXPERIMENT` lists the runs of one")
 
 
-def _timed(of: Run | Round, unit: str = "") -> dict[str, Any]:
-    """Known numbers; with a unit, the throughput is a text for the terminal."""
-    numbers = same(of, "step_s", "throughput", "idle_over_total")
-    known = {name: None if isnan(value) else value for name, value in numbers.items()}
-    if unit and known["throughput"] is not None:
-        known["throughput"] = ranged(known["throughput"], unit=unit)
-    return known
+def _known(of: Run | Round, *names: str) -> dict[str, float | None]:
+    numbers = same(of, *names)
+    return {name: None if isnan(value) else value for name, value in numbers.items()}
 
 
 def show_run(results: Results, run: Run) -> None:
     """Settings, numbers and rounds of a run, and the timeline of its median step."""
     rest = {n: v for n, v in run.spec.plain().items() if n not in ("model", "model_args")}
-    rounds = [{"round": each.name, **_timed(each, run.unit)} for each in run.rounds]
+    timed = "step_s", "idle_over_total"
     fields: dict[str, Any] = {
         "run": run.id,
         "recorded": "/".join(run.place),
@@ -156,11 +152,12 @@ def show_run(results: Results, run: Run) -> None:
         "device": run.device or None,
         "commit": run.commit or None,
         "status": run.status,
-        **_timed(run, run.unit),
+        **_known(run, *timed),
+        "throughput": ranged(run.throughput, unit=run.unit) if run.step_s > 0 else None,
         "peak_bytes": [GIB * peak for peak in run.peak_gib_per_stage] or None,
         "largest model": run.size or None,
         "on test data": assigned(run.newest.get("metrics", {})) or None,
-        "rounds": rounds,
+        "rounds": [{"round": each.name, **_known(each, *timed)} for each in run.rounds],
     }
     timeline = results.timeline(run)
     if timeline is not None:

@@ -41,7 +41,7 @@ class PredictOptions:
     """
 
     model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]] = ""
-    """transformer, amoebanet-d, timm:NAME, or import:package.module:function, which is code"""
+    """transformer, amoebanet-d, timm:NAME, or import:module:function, which is code and is run"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """arguments of the model, such as L=24"""
     K: tuple[int, ...] = ()
@@ -54,7 +54,7 @@ class PredictOptions:
     """sizes of micro-batches, instead of --M"""
     N: MiniBatch = DEFAULT_N
     """mini-batch, over all replicas"""
-    D: int = 1
+    D: Annotated[int, Interval(ge=1, le=2**16)] = 1
     """replicas of the pipeline, which split the mini-batch and sum their gradients"""
     schedule: ScheduleName = "gpipe"
     """order of forwards and backwards"""
@@ -78,8 +78,8 @@ class PredictOptions:
     """how many there are for the fastest plan; with --device here all of them"""
     top: Annotated[int, Interval(ge=1, le=100)] = 5
     """plans to show"""
-    largest: tyro.conf.FlagCreatePairsOff[bool] = False
-    """find the largest L of transformer, or D of amoebanet-d, whose stages fit into --memory"""
+    largest: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[SIZE]")] = None
+    """find the largest L, or D of AmoebaNet, whose stages fit into SIZE, or --device's memory"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print everything as one JSON object, in seconds and bytes"""
 
@@ -134,7 +134,7 @@ def chosen(options: PredictOptions, processes: int | None, N: int) -> Chosen:
         return Chosen(model, args, Known(model, link=link), "layers with fixed times")
     if options.device is None:
         raise ValueError("--device: name one; try --device v100, or --device here")
-    profile = device.load(tilde_to_home(options.device))
+    profile = _profile(options.device)
     with named_by_flags({"node"}):
         source = Roofline(profile, model, options.optimizer, link, node=options.node)
     on = f"{profile.title}, {profile.precision}"
@@ -143,15 +143,23 @@ def chosen(options: PredictOptions, processes: int | None, N: int) -> Chosen:
 
 def memory_of(options: PredictOptions, processes: int) -> int | None:
     """Bytes of each device, which so many processes use; None if they are unknown."""
-    if options.memory is not None:
-        return parse_bytes("--memory", options.memory)
+    sizes = {"largest": " ".join(options.largest or ()), "memory": options.memory}
+    for name, size in sizes.items():
+        if size:
+            with named_by_flags({name}):
+                return parse_bytes(name, size)
     if options.device == "here":
         here = this_machine()
         # Several processes may share a GPU.
         return here.memory // math.ceil(processes / here.count) or None
     if options.device is None:
         return None
-    return int(device.load(tilde_to_home(options.device)).memory.value)
+    return int(_profile(options.device).memory.value)
+
+
+def _profile(name: str) -> device.Device:
+    with named_by_flags({"device"}):
+        return device.load(tilde_to_home(name))
 
 
 def this_machine() -> machine.Machine:

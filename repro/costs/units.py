@@ -12,7 +12,7 @@ _UNITS = {name.lower(): factor for name, factor in _FACTORS.items()}
 
 def parse_bytes(field: str, text: str) -> int:
     """Parse a size: `"8GB"` -> 8000000000, `"8 GiB"` -> 8589934592."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
     number, unit = match.groups() if match else ("8", "")
     in_bits = unit.endswith("b") and unit != unit.lower()
     size = float(number) * _UNITS.get(unit.lower(), 0)

@@ -213,9 +213,9 @@ class RunSpec(Frozen):
         count = self.M * self.D
         if alike and self.N % count:
             raise ValueError(
-                f"N = {self.N}, M = {self.M}, D = {self.D} with fidelity = '{self.fidelity}', task "
-                f"= '{self.task}', library = '{self.library}': micro-batches have one size there, "
-                f"so N must be a multiple of M D; try N={max(self.N - self.N % count, count)}"
+                f"N = {self.N}, M = {self.M}, D = {self.D}: N must be a multiple of M D, since all "
+                f"micro-batches of such a run ({self.fidelity}, {self.task}, {self.library}) have "
+                f"one size; try N={max(self.N - self.N % count, count)}"
             )
         return self
 

@@ -53,7 +53,7 @@ def test_units_are_decimal_or_binary():
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]):
-    command = ["predict", "transformer", "--largest", "--memory", "4MiB", "--K", "4"]
+    command = ["predict", "transformer", "--largest", "4MiB", "--K", "4"]
     command += ["--N", "8", "--M", "8", "--optimizer", "rmsprop-momentum", "--model-args"]
     command += [f"{name}={value}" for name, value in SMALL.items()]
     assert main(command) == 0

@@ -114,7 +114,7 @@ def test_the_sentence_names_what_fits_and_is_faster_than_plain_training(capsys):
     for size, start in (
         (2**40, "fastest: gpipe, K=2, D=1, M=4, "),
         (min(peaks), "fastest that fits: gpipe, K=2, D=1, M=4, "),
-        (min(peaks) - 1, "none of these fits: the leanest, gpipe, K=2, D=1, M=4, takes "),
+        (min(peaks) - 1, "none of these fits: the leanest, gpipe, K=2, D=1, M=4, recompute always, "),
     ):
         found = answer(capsys, *given, "--memory", f"{size}B")
         assert found["answer"].startswith(start)
@@ -230,6 +230,8 @@ def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
         ([*ON[1:], "--K", "2", "--top", "3"], "--top: has no meaning with --K"),
         ([*ON[1:], "--largest", "--link", "9"], "--link: has no meaning with --largest"),
         ([*ON[1:], "--K", "2", "--link", "0"], "--link 0: allowed is 1e-06 to 1e+06"),
+        ([*ON[1:], "--K", "2", "--D", "0"], "--D 0: allowed is 1 to"),
+        ([*ON[1:], "--K", "2", "--memory", "16"], "--memory '16': allowed is a number of bytes"),
         ([*ON[1:], "--K", "2", "--node", "4"], "--node 4: the profile v100 has no link between"),
         ([*ON[1:], "--K", "2", "--micro-batch", "3"], "--micro-batch 3: allowed is a divisor of"),
         ([*ON[1:], "--K", "2", "--M", "1", "--micro-batch", "8"], "--micro-batch: has no meaning"),

@@ -58,7 +58,7 @@ EMULATED = {"profile": "v100", "fidelity": "emulated"}
         ({"schedule": "interleaved-1f1b"}, ["stages_per_rank=1: must be at least 2"]),
         ({"library": "torch"}, ["trace = True with library = 'torch': allowed is False; set that"]),
         ({"library": "tensor", "trace": False, "K": 1}, ["tensor_parallel = None", "2 to 1024"]),
-        ({**DEEPSPEED, "M": 3}, ["N = 8, M = 3", "library = 'deepspeed'", "one size", "N=6"]),
+        ({**DEEPSPEED, "M": 3}, ["N = 8, M = 3", "deepspeed", "one size", "N=6"]),
         ({"task": "check", "N": 9, "M": 4}, ["N = 9, M = 4", "multiple of M", "try N=8"]),
         (
             {"profile": "v100"},
