@@ -42,7 +42,7 @@ def test_a_sweep_from_end_to_end(tmp_path, capfd, monkeypatch):
     output = capfd.readouterr().out
     settings = "sizes L=3, forward_s=0.01, backward_s=0.02; K 1, 2; M 1, 4; N 8; D 1"
     passed = "passed: 3 of 3 runs are done"
-    for words in ("3 runs at scale smoke", "over K=1", passed, f"model timed; {settings}"):
+    for words in ("3 runs at scale smoke", "over K=1", passed, f"sweep: model timed; {settings}"):
         assert words in output
     rows = all_runs(load(tmp_path)).set_index("K")
     assert rows["status"].tolist() == ["done"] * 3  # and plain training

@@ -119,7 +119,7 @@ class Session:
             before = [len(plan.journal.rounds) for plan in plans]
             for plan in plans:
                 if plan.accumulate:
-                    self.reporter.say(headline(plan.runs))
+                    self.reporter.say(f"{plan.experiment.name}: {headline(plan.runs)}")
             self.reporter.say(summary(plans))
             for plan in plans:
                 if not plan.outstanding:
