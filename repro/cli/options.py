@@ -36,13 +36,12 @@ def parse(
     description: str | None = None,
     extra: Iterable[tuple[str, Any, Any]] = (),
 ) -> T:
-    """Parse the fields of a dataclass, whose docstrings are the help texts.
+    """Parse the fields of a dataclass, whose docstrings of one line each are the help texts.
 
     A number in a field `Annotated[..., Interval(ge=..., le=...)]` must lie in its interval. `extra`
     are name, type and default of further fields, such as the parameters of an experiment. The first
     mistake is a ValueError of one line.
     """
-    # tyro breaks the help text of a field where its docstring has a second line.
     description = cleandoc(description or kind.__doc__ or "")
     assert dataclasses.is_dataclass(kind)
     own_fields = {field.name for field in dataclasses.fields(kind)}
@@ -136,7 +135,7 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
         return f"; it comes first, without {word}"
     letter = next((letter for part, letter in _LETTERS.items() if part in word), word)
     if letter in flags:
-        return f"; the paper's letter for it is {letter}"
+        return f"; try {letter}: K stages, M micro-batches, a mini-batch of N, D replicas"
     if "--only" in flags and letter in _LETTERS.values():
         value = tokens[0].partition("=")[2] or "".join(tokens[1:2])
         return (
