@@ -97,6 +97,7 @@ def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd,
     [
         ("run tabel2", ["experiment = 'tabel2'", "did you mean 'table2'", "repro list"]),
         ("rnu", ["verb = 'rnu'", "did you mean 'run'"]),
+        ("why x", ["`repro why` was removed: ", "`repro report --run RUN`"]),
         ("predict timed --N 0", ["--N 0: allowed is 1 to 1,048,576"]),
         ("predict timed L=2", ["an argument of the model goes behind --model-args, as L=2"]),
         ("report extra", ["extra; no name is needed here"]),
