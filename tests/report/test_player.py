@@ -30,6 +30,8 @@ def cases() -> list[dict[str, Any]]:
     for name, (K, M), checkpoint in product(
         module.SCHEDULES, [*product((1, 2, 4, 7), (1, 4, 5, 17)), LARGEST], CHECKPOINTS
     ):
+        if SCHEDULES[name].ready and checkpoint == "except_last":
+            continue  # is refused
         for v in (2, 3) if SCHEDULES[name].interleaved else (1,):
             F, R, B = next(durations)
             settings = {"schedule": name, "K": K, "M": M, "checkpoint": checkpoint, "v": v}
@@ -38,11 +40,12 @@ def cases() -> list[dict[str, Any]]:
 
 
 def simulated(case: dict[str, Any]) -> tuple[Schedule, Timeline]:
-    """A rank's layers take F, R and B, whether it holds them as one stage or as several."""
+    """The orders and times of ranks whose layers take F, R and B, as one stage or as several."""
     K, v = case["K"], case["v"]
     schedule = make_schedule(case["schedule"], K * v, case["M"], case["checkpoint"], v)
     costs = StageCosts(*((case[kind] / v,) * (K * v) for kind in "FRB"))
-    return schedule, simulate(schedule, costs).timeline
+    step = simulate(schedule, costs)
+    return step.schedule, step.timeline
 
 
 def peak_kept(actions: tuple[Action, ...], *, with_activations: bool = False) -> int:
@@ -83,8 +86,7 @@ process.stdout.write(JSON.stringify(values.map((value) => {expression})));"""
 
 def test_every_step_is_that_of_the_schedules_and_the_simulation():
     made = cases()
-    orders = "actions_of_ranks(value.schedule, value.K, value.M, value.checkpoint, value.v)"
-    steps = in_node(f"({{orders: {orders}, ...simulated(value)}})", made)
+    steps = in_node("simulated(value)", made)
     for case, step in zip(made, steps, strict=True):
         schedule, timeline = simulated(case)
         assert step["duration"] == timeline.step_time, case
@@ -93,10 +95,6 @@ def test_every_step_is_that_of_the_schedules_and_the_simulation():
         full = [peak_kept(actions, with_activations=True) for actions in schedule.ranks]
         assert step["full_peaks"] == full, case
         for rank, spans in enumerate(step["ranks"]):
-            order = [
-                {"kind": kind, "stage": stage, "i": i} for kind, stage, i in schedule.orders[rank]
-            ]
-            assert step["orders"][rank] == order, case
             drawn = [(s["kind"], s["stage"], s["i"], s["start"], s["end"]) for s in spans]
             expected = [(s.kind, s.stage, s.micro_batch, s.start, s.end) for s in timeline.on(rank)]
             assert drawn == expected, case

@@ -28,13 +28,13 @@ function settings() {
   const measured = data.measured[find("measured").value];
   if (measured) return { ...measured, ...mean_lengths(measured), measured };
   const schedule = chosen("schedule");
-  const { interleaved } = SCHEDULES[schedule];
+  const { interleaved, order } = SCHEDULES[schedule];
   return {
     schedule,
     K: Number(find("K").value),
     M: Number(find("M").value),
     v: interleaved ? Number(find("v").value) : 1,
-    checkpoint: state.checkpoint,
+    checkpoint: !order && state.checkpoint === "except_last" ? "always" : state.checkpoint,
     F: Number(find("F").value),
     R: Number(find("R").value),
     B: Number(find("B").value),
@@ -137,7 +137,7 @@ function title_of(step) {
 
 function show_controls() {
   const { schedule, K, M, v, checkpoint, F, R, B, measured } = shown.settings;
-  const { interleaved } = SCHEDULES[schedule];
+  const { interleaved, order } = SCHEDULES[schedule];
   if (measured) {
     check("schedule", schedule);
     Object.entries({ K, M, v }).forEach(([name, value]) => (find(name).value = value));
@@ -149,11 +149,11 @@ function show_controls() {
   }
   for (const input of root.querySelectorAll("[data-setting]")) input.disabled = Boolean(measured);
   for (const input of root.querySelectorAll('input[name="player-checkpoint"]')) {
-    input.disabled = Boolean(measured);
+    input.disabled = Boolean(measured) || (!order && input.value === "except_last");
   }
   check("checkpoint", checkpoint);
   find("R").disabled = Boolean(measured) || checkpoint === "never";
-  find("grey").textContent = why_grey(measured, checkpoint);
+  find("grey").textContent = why_grey(measured, checkpoint, order);
   find("v-box").hidden = !interleaved;
   find("about").textContent = data.schedules[schedule].about;
   find("source").textContent = measured ? `Measured: ${measured.source}.` : "";
@@ -166,9 +166,10 @@ function show_controls() {
 }
 
 // Why some controls cannot be moved; empty where all can.
-function why_grey(measured, checkpoint) {
+function why_grey(measured, checkpoint, order) {
   if (measured) return "Grey controls show the settings of the measured step. Choose none to move them.";
-  return checkpoint === "never" ? "R is grey: nothing is recomputed." : "";
+  const never = checkpoint === "never" ? "R is grey: nothing is recomputed." : "";
+  return order ? never : `${never} Except last is grey: this schedule has no fixed order.`;
 }
 
 function check(name, value) {

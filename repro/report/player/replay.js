@@ -3,13 +3,12 @@
 //
 // A span is {kind, stage, i, start, end}.
 
-// Run every action as early as the order of its rank, and the results that it needs, allow.
+// Run every action as early as the rule of its rank, and the results that it needs, allow.
 //
-// ranks: for each rank its actions in order; seconds(kind) is how long an action takes.
+// stages: of all ranks together; seconds(kind) is how long an action takes.
 // late: whether R waits for the gradient. update: seconds of each rank's U, after all work.
-function replay(ranks, seconds, late, update = 0) {
-  const K = ranks.length;
-  const stages = Math.max(...ranks.flat().map((work) => work.stage)) + 1;
+function replay(rules, stages, seconds, late, update = 0) {
+  const K = rules.length;
   const ends = new Map(); // "F 0 3" -> when F of micro-batch 3 on stage 0 ends
   const key = (kind, stage, i) => `${kind} ${stage} ${i}`;
 
@@ -21,29 +20,29 @@ function replay(ranks, seconds, late, update = 0) {
     return key(kind === "I" ? "I" : "B", stage + 1, i);
   }
 
+  function arrival(work) {
+    const message = needed(work);
+    return message === null ? 0 : ends.get(message) ?? Infinity;
+  }
+
   const spans = [];
   const clock = Array(K).fill(0);
-  const position = Array(K).fill(0); // of the next action of each rank
-  let progress = true;
-  while (progress) {
-    progress = false;
-    ranks.forEach((actions, rank) => {
-      while (position[rank] < actions.length) {
-        const work = actions[position[rank]];
-        const message = needed(work);
-        if (message !== null && !ends.has(message)) break;
-        const start = message === null ? clock[rank] : Math.max(clock[rank], ends.get(message));
-        const end = start + seconds(work.kind);
-        spans.push({ ...work, start, end });
-        ends.set(key(work.kind, work.stage, work.i), end);
-        clock[rank] = end;
-        position[rank] += 1;
-        progress = true;
-      }
-    });
-  }
-  if (ranks.some((actions, rank) => position[rank] < actions.length)) {
-    throw new Error("the schedule deadlocks");
+  const done = rules.map(() => ({ all: 0, F: 0, R: 0, B: 0, I: 0, W: 0 }));
+  for (;;) {
+    // The earliest first: what arrives until then is known.
+    const found = rules.map((rule, rank) => rule(done[rank], clock[rank], arrival));
+    const start = Math.min(...found.map((each) => each.start));
+    if (start === Infinity) {
+      if (found.some((each) => each.work)) throw new Error("the schedule deadlocks");
+      break;
+    }
+    const rank = found.findIndex((each) => each.start === start);
+    const { work } = found[rank];
+    clock[rank] = start + seconds(work.kind);
+    spans.push({ ...work, start, end: clock[rank] });
+    ends.set(key(work.kind, work.stage, work.i), clock[rank]);
+    done[rank][work.kind] += 1;
+    done[rank].all += 1;
   }
   if (update > 0) {
     const start = Math.max(...clock); // all ranks agree first that the step is finite

@@ -1,5 +1,5 @@
-// The order in which each rank computes: the same as repro/gpipe/schedule/kinds.py, which
-// tests/report/test_player.py compares with this file for a few hundred cases.
+// The order in which each rank computes: the same as kinds.py and ready.py in repro/gpipe/schedule,
+// which tests/report/test_player.py compares with this file for a few hundred cases.
 //
 // An action is {kind, stage, i}: F forward, R recompute, B backward, or its parts I (gradient of
 // the inputs) and W (gradient of the weights), of micro-batch i. Rank r of K holds the stages r,
@@ -59,17 +59,31 @@ function alternate(forwards, backwards, ahead) {
   return order;
 }
 
-// ZB-H1: I comes as early as B in 1F1B; W stays `rank` micro-batches behind and fills the waits.
-function zb_h1_order(rank, K, M) {
-  const ahead = K - rank;
-  const order = micro_batches(Math.min(ahead, M)).map((i) => action("F", rank, i));
-  for (let i = 0; i < M; i += 1) {
-    order.push(action("I", rank, i));
-    if (i >= rank) order.push(action("W", rank, i - rank));
-    if (i + ahead < M) order.push(action("F", rank, i + ahead));
-  }
-  for (let i = Math.max(0, M - rank); i < M; i += 1) order.push(action("W", rank, i));
-  return order;
+// A rule returns what a rank does next and when: {work, start}. It gets how many actions the rank has
+// done (of all kinds and of each), when the rank is free, and when what an action needs arrives:
+// Infinity if nobody has made it yet.
+
+function in_order(actions) {
+  return (done, free, arrival) => {
+    const work = actions[done.all];
+    return { work, start: work ? Math.max(free, arrival(work)) : Infinity };
+  };
+}
+
+// Zero bubble: the next I if its gradient is here, else the next F if its input is here and few
+// enough micro-batches are kept, else R for the next I, else the next W.
+function what_is_ready(rank, K, M, recomputes) {
+  return ({ F, R, I, W }, free, arrival) => {
+    const awaited = [];
+    if (I < F) awaited.push(action("I", rank, I));
+    if (F < M && F - W < 2 * K && F - I <= K - rank) awaited.push(action("F", rank, F));
+    const next_R = recomputes && R === I && I < F ? action("R", rank, R) : null;
+    const filling = next_R ?? (W < I ? action("W", rank, W) : null);
+    const start = filling ? free : Math.max(free, Math.min(...awaited.map(arrival)));
+    const here = awaited.find((work) => arrival(work) <= start);
+    if (!here) return { work: filling, start };
+    return { work: here.kind === "I" && next_R ? next_R : here, start };
+  };
 }
 
 // late: R waits for the gradient from the next stage, and does not start before it arrives.
@@ -78,14 +92,14 @@ const SCHEDULES = {
   gpipe: { order: gpipe_order },
   "1f1b": { order: one_f_one_b_order },
   "interleaved-1f1b": { order: interleaved_order, interleaved: true },
-  "zb-h1": { order: zb_h1_order },
+  zb: {}, // no fixed order
 };
 
-// Put R(i) before B(i) or I(i). "except_last" leaves it out where that directly follows F(i).
+// Put R(i) before B(i). "except_last" leaves it out where that directly follows F(i).
 function with_recompute(order, checkpoint) {
   const result = [];
   for (const work of order) {
-    if (["B", "I"].includes(work.kind) && checkpoint !== "never") {
+    if (work.kind === "B" && checkpoint !== "never") {
       const last = result.at(-1);
       const follows = last?.kind === "F" && last.stage === work.stage && last.i === work.i;
       if (checkpoint === "always" || !follows) result.push(action("R", work.stage, work.i));
@@ -95,10 +109,12 @@ function with_recompute(order, checkpoint) {
   return result;
 }
 
-// For each of K ranks its actions in order. v counts only where the schedule is interleaved.
-function actions_of_ranks(name, K, M, checkpoint, v) {
+// For each of K ranks its rule. v counts only where the schedule is interleaved.
+function rules_of_ranks(name, K, M, checkpoint, v) {
   const { order } = SCHEDULES[name];
   return Array.from({ length: K }, (_, rank) =>
-    with_recompute(order(rank, K, M, v), checkpoint),
+    order
+      ? in_order(with_recompute(order(rank, K, M, v), checkpoint))
+      : what_is_ready(rank, K, M, checkpoint === "always"),
   );
 }

@@ -1,11 +1,13 @@
 // One step, with all that is drawn and told of it.
 
-// The step of these settings on the virtual clock. F, R and B are of all layers of a rank.
-function simulated({ schedule, K, M, v, checkpoint, F, R, B, U }) {
-  // Each stage of a rank has 1/v of its layers. I and W are half of B each, as in repro.simulate.
-  const seconds = { F: F / v, R: R / v, B: B / v, I: B / v - B / v / 2, W: B / v / 2 };
-  const ranks = actions_of_ranks(schedule, K, M, checkpoint, v);
-  const spans = replay(ranks, (kind) => seconds[kind], Boolean(SCHEDULES[schedule].late), U);
+// The step of these settings on the virtual clock. F, R and B are of all layers of a rank. I and W
+// are half of B each where they are not measured, as in repro.simulate.
+function simulated({ schedule, K, M, v, checkpoint, F, R, B, W = B / 2, U }) {
+  // Each stage of a rank has 1/v of its layers.
+  const seconds = { F: F / v, R: R / v, B: B / v, I: B - W, W };
+  const rules = rules_of_ranks(schedule, K, M, checkpoint, v);
+  const late = Boolean(SCHEDULES[schedule].late);
+  const spans = replay(rules, K * v, (kind) => seconds[kind], late, U);
   return make_step("simulated", spans, K, v);
 }
 
@@ -25,7 +27,7 @@ function mean_lengths({ spans, v }) {
   };
   // A rank's F takes v times as long as that of each of its stages.
   const [F, R, B, I, W] = ["F", "R", "B", "I", "W"].map((kind) => (v * mean(kind)) / 1000);
-  return { F, R, B: B + I + W, U: mean("U") / 1000 };
+  return { F, R, B: B + I + W, W, U: mean("U") / 1000 };
 }
 
 // fidelity: "simulated" or "measured"; spans: on K ranks that hold v stages each.
