@@ -35,6 +35,7 @@ PEERS: dict[ScheduleName, list[str]] = {
     "gpipe": ["torch"],
     "1f1b": ["torch-1f1b", "deepspeed"],
     "interleaved-1f1b": ["torch-interleaved"],
+    "zb": ["torch-zb", "torch-zbv", "torch-dualpipev"],
 }
 PER_RANK = {"interleaved-1f1b": 2}  # stages
 
@@ -72,13 +73,22 @@ def _speed(scale: Scale) -> Iterator[Group]:
         common |= {"checkpoint": ["always", "never"]}
         # Steps at M=1 are the shortest, and the nearest to a peer's.
         blocks = {M: in_blocks(scale, 15 if M == 1 else 8) for M in size.Ms}
-        for schedule in PEERS:
+        for schedule in ("gpipe", "1f1b", "interleaved-1f1b"):
             at = [M for M in size.Ms if schedule == "gpipe" or M >= 2]
             runs = [run for M in at for run in _beside(schedule, scale, M=M, **blocks[M], **common)]
             if (model, schedule) == ("transformer", "gpipe") and scale in ON_CPU:
                 page = common | {"library": "minimal", "checkpoint": "always", "trace": False}
                 runs += [RunSpec(M=M, **blocks[M], **page) for M in at]
             yield Group(name=f"{model}-{schedule}", runs=tuple(runs))
+    yield Group(name="transformer-zb", runs=_zero_bubble(size, scale))
+
+
+def _zero_bubble(size: Sizes, scale: Scale) -> tuple[RunSpec, ...]:
+    """Ours with one stage a rank, torch's with two, so that each is cut on its own."""
+    common: dict[str, Any] = {"model": "transformer", "model_args": size.transformer, "K": 2}
+    common |= {"N": size.N, "checkpoint": "never", "balance": "flops", **in_blocks(scale, 8)}
+    beside = [_beside("zb", scale, M=M, **common) for M in sorted({4, size.Ms[-1]})]
+    return tuple(run for runs in beside for run in runs)
 
 
 def _known(F: float, K: int, Ms: tuple[int, ...], scale: Scale) -> tuple[RunSpec, ...]:

@@ -34,7 +34,9 @@ BalanceRule = Literal["time", "flops", "parameters", "uniform"]
 Partitioner = Literal["minimum-variance", "cumulative-share"]
 Optimizer = Literal["sgd", "rmsprop", "rmsprop-momentum", "adam"]
 # Schedules of torch.distributed.pipelining, each a library here.
-Pipelining = Literal["torch", "torch-1f1b", "torch-interleaved"]
+Pipelining = Literal[
+    "torch", "torch-1f1b", "torch-interleaved", "torch-zb", "torch-zbv", "torch-dualpipev"
+]
 WholeWorld = Literal["deepspeed"]  # takes every process that there is
 Replicated = Literal["ddp", "fsdp", "zero2"]  # of K=1 and D replicas
 Divided = Literal["tensor", "channels", "rows"]  # divide layers over `tensor_parallel` devices

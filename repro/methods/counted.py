@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from repro.gpipe.core.layers import Layer, on_meta, parameter_counts
-from repro.gpipe.partition.layer_costs import stage_layers
-from repro.gpipe.tree import Tree, flatten, map_leaves
+from repro.gpipe.tree import Tree, map_leaves
 from repro.methods.convolutions import divide_channels, divide_rows
 from repro.methods.divided import Group, divide
+from repro.methods.peers.flat import boundaries
 from repro.methods.traffic import SentBytes, ring_share
 
 
@@ -76,14 +76,12 @@ def _of_part(
 
 
 def _of_stages(
-    layers: Sequence[Layer], value: Tree, balance: Sequence[int]
+    layers: Sequence[Layer], sample: Tree, balance: Sequence[int]
 ) -> list[dict[str, int]]:
     """Activations and gradients of a micro-batch at the boundaries of stages."""
     sent: list[dict[str, int]] = [{} for _ in balance]
-    modules = [*on_meta(layers)]
-    for stage, own in enumerate(stage_layers(balance)[:-1]):
-        for n in own:
-            value = modules[n](value)
-        size = sum(tensor.nbytes for tensor in flatten(value)[0])
+    between = boundaries(layers, sample, balance)[1:-1]
+    for stage, (tensors, _) in enumerate(between):
+        size = sum(tensor.nbytes for tensor in tensors)
         sent[stage]["activations"] = sent[stage + 1]["gradients"] = size
     return sent

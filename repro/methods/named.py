@@ -85,6 +85,8 @@ _MINIMAL: Allowed = {
 # One device, so nothing is sent.
 _LOOP: Allowed = {**_PIPELINE, "K": (1,), "task": ("train",), "fidelity": ("measured",)}
 _TORCH = "peers.pipelining.Pipelining"
+# With recomputation it runs a block of n linear layers n + 2 times, see `findings`.
+_ZERO_BUBBLE: Allowed = {**_PIPELINE, "schedule": ("zb",), "checkpoint": ("never",)}
 ALIKE = ("deepspeed", "bare")  # libraries whose micro-batches have one size
 # Library -> its class in `repro.methods`, and the runs that it accepts.
 LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
@@ -92,6 +94,9 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "torch": (_TORCH, _PIPELINE),
     "torch-1f1b": (_TORCH, {**_PIPELINE, "schedule": ("1f1b",)}),
     "torch-interleaved": (_TORCH, {**_PIPELINE, "schedule": ("interleaved-1f1b",)}),
+    "torch-zb": ("peers.pipelining.ZeroBubble", _ZERO_BUBBLE),
+    "torch-zbv": ("peers.pipelining.ZeroBubbleV", _ZERO_BUBBLE),
+    "torch-dualpipev": ("peers.pipelining.DualPipeV", _ZERO_BUBBLE),
     "deepspeed": ("peers.deepspeed.DeepSpeedPipeline", {**_PIPELINE, "schedule": ("1f1b",)}),
     "torchgpipe": ("peers.torchgpipe.TorchGPipe", _PIPELINE),
     "pipedream": ("pipedream.PipeDream", _PIPELINE),

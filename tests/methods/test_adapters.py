@@ -29,6 +29,7 @@ TORCH_SCHEDULES: dict[str, dict[str, Any]] = {
         "balance": (1, 1, 1, 1),
     },
 }
+ZERO_BUBBLE = ("torch-zb", "torch-zbv", "torch-dualpipev")
 SMALL = {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8, "dropout": 0.0}
 BARE: dict[str, Any] = {"library": "bare", "K": 2, "M": 4, "N": 4, "trace": False, "steps": 2}
 Found = tuple[dict[str, Check], list[float]]  # its checks, and losses of a training
@@ -46,6 +47,9 @@ def two_ranks() -> dict[str, Found] | None:
     for (library, settings), spare in zip(TORCH_SCHEDULES.items(), spares, strict=True):
         checks = examined(partial(make, library), spare, group=group, **settings)
         results[library] = (checks, trained(library, group, **settings))
+    for library in ZERO_BUBBLE:
+        settings = {"schedule": "zb", "balance": "uniform"}
+        results[library] = ({}, trained(library, group, **settings))
     return results
 
 
@@ -89,6 +93,8 @@ def test_torch_trains_as_ours_and_ours_is_right_in_every_check():
     for library in TORCH_SCHEDULES:
         assert_trains_as_ours(results, library)
         assert "batch_size" in results[library][0]["unequal micro-batches"].evidence
+    for library in ZERO_BUBBLE:
+        assert results[library][1] == pytest.approx(results["repro"][1], abs=1e-6)
 
 
 @pytest.mark.skipif(

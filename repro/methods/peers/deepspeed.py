@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from repro.gpipe.tree import Tree, batch_size, flatten, gather
 from repro.methods.method import Peer, Setup
-from repro.methods.peers.flat import learn
+from repro.methods.peers.flat import FlatStage, boundaries
 
 
 class DeepSpeedPipeline(Peer):
@@ -28,8 +28,9 @@ class DeepSpeedPipeline(Peer):
         super().__init__(setup, K, dist.get_rank())
         self.balance = setup.counts()
         self.module = setup.build_stage(self.balance, self._rank)
-        self._flat, _, _ = learn(setup, self._channel, self._rank, self.module)
-        self._flat.recompute = False  # the engine does
+        _, skeleton = boundaries(setup.layers, setup.sample, self.balance)[self._rank]
+        # The engine recomputes.
+        self._flat = FlatStage(self.module, skeleton, recompute=False)
         self._outputs: list[Tree] = []  # of an evaluation, on the last stage
         whole = deepspeed.pipe.PipelineModule(
             layers=[self._flat] * K,  # of which it takes the one of its stage

@@ -1,18 +1,16 @@
-"""Stages for libraries that send only flat tuples of tensors: nested values are flattened.
+"""Stages for libraries that send only flat tuples of tensors: nested values are flattened."""
 
-What a stage gets is learnt from the stage before, on one real micro-batch. Buffers and generators
-are left as they were, so that nothing of it can be seen in the training.
-"""
-
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from repro.gpipe.comm.control_channel import ControlChannel
+from repro.gpipe.core.layers import Layer, on_meta
+from repro.gpipe.partition.layer_costs import stage_layers
 from repro.gpipe.tree import Tree, flatten, map_leaves, unflatten
-from repro.methods.method import Setup
 
 
 class FlatStage(nn.Module):
@@ -50,27 +48,15 @@ class FlatStage(nn.Module):
         return unflatten(outputs, self.output_skeleton)
 
 
-def learn(
-    setup: Setup, channel: ControlChannel, number: int, layers: nn.Sequential
-) -> tuple[FlatStage, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """A stage, and what one real micro-batch is at its two boundaries.
-
-    The stages before must call this at the same time.
-    """
-    config, device = setup.config, setup.device
-    if number == 0:
-        tensors, skeleton = flatten(map_leaves(Tensor, lambda t: t.to(device), setup.sample))
-    else:
-        received, skeleton = channel.recv_object((number - 1) % config.stages)
-        tensors = [t.to(device).requires_grad_(flag) for t, flag in received]
-    stage = FlatStage(layers, skeleton, recompute=config.checkpoint == "always")
-    saved = [(buffer, buffer.clone()) for buffer in stage.buffers()]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        outputs = stage.run_layers(*tensors)
-    with torch.no_grad():
-        for buffer, before in saved:
-            buffer.copy_(before)
-    if number + 1 < config.total_stages:
-        sent = [(t.detach().cpu(), t.requires_grad) for t in outputs]
-        channel.send_object((sent, stage.output_skeleton), (number + 1) % config.stages)
-    return stage, tuple(tensors), outputs
+def boundaries(
+    layers: Sequence[Layer], sample: Tree, counts: Sequence[int]
+) -> list[tuple[list[Tensor], Tree]]:
+    """The micro-batch before each stage and behind the last: flat, on the meta device."""
+    value = map_leaves(Tensor, lambda t: t.to("meta"), sample)
+    found = [flatten(value)]
+    # Copies, since a layer that is given as a module stays where it is.
+    modules = [deepcopy(layer).to("meta") for layer in on_meta(layers)]
+    for own in stage_layers(counts):
+        value = nn.Sequential(*modules[own.start : own.stop])(value)
+        found.append(flatten(value))
+    return found

@@ -1,14 +1,14 @@
 """torch.distributed.pipelining as a method: its schedules, with `torch.utils.checkpoint`.
 
-The library gets the shapes at the boundaries (its static mode): they are learnt stage after stage
-on one real micro-batch. In its dynamic mode the library learns them by running layers on
-uninitialised memory, which ruins the running statistics of batch norm.
+The library gets the shapes at the boundaries (its static mode). In its dynamic mode it learns them
+by running layers on uninitialised memory, which ruins the running statistics of batch norm.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 
 from repro.gpipe.tree import Tree, flatten
 from repro.methods.method import Peer, Setup
-from repro.methods.peers.flat import learn
+from repro.methods.peers.flat import FlatStage, boundaries
 
 
 def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
@@ -34,33 +34,44 @@ def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
 class Pipelining(Peer):
     """The stages of one rank under `torch.distributed.pipelining`."""
 
+    kind: ClassVar[str] = ""  # of the library's schedules; by default that of the configuration
+    in_a_v: ClassVar[bool] = False  # whether stages go back over the ranks, so that 0 has the last
+
     def __init__(self, setup: Setup) -> None:
         assert setup.group is not None
         config = setup.config
-        super().__init__(setup, config.stages, dist.get_rank())
+        K, total = config.stages, config.total_stages
+        super().__init__(setup, K, dist.get_rank())
         self.balance = setup.counts()
+        ranks = [*range(K)]
+        rank_of = ranks + ranks[::-1] if self.in_a_v else ranks * config.stages_per_rank
+        own = [number for number in range(total) if rank_of[number] == self._rank]
+        self._is_first, self._is_last = 0 in own, total - 1 in own
+        passed = boundaries(setup.layers, setup.sample, self.balance)
         layers: dict[str, nn.Module] = {}
         stages: list[Any] = []
-        for number in range(self._rank, config.total_stages, config.stages):
+        for number in own:
             part = setup.build_stage(self.balance, number)
             layers |= part.named_children()
-            self._last, given, returned = learn(setup, self._channel, number, part)
+            (given, skeleton), (returned, _) = passed[number : number + 2]
+            recompute = config.checkpoint == "always"
+            self._last = FlatStage(part, skeleton, recompute=recompute)
             stages.append(
                 PipelineStage(
                     self._last,
                     number,
-                    config.total_stages,
+                    total,
                     setup.device,
-                    input_args=given,
-                    output_args=returned,
+                    input_args=tuple(given),
+                    output_args=tuple(returned),
                     group=setup.group,
                 )
             )
         self.module = self._model = nn.Sequential(OrderedDict(layers))
         self._optimizer = setup.make_optimizer(self.module.parameters())
-        kind: Any = get_schedule_class(config.schedule.replace("-", ""))
-        own = stages if config.stages_per_rank > 1 else stages[0]
-        self._schedule: Any = kind(own, config.micro_batches, loss_fn=self._loss)
+        kind: Any = get_schedule_class(self.kind or config.schedule.replace("-", ""))
+        scheduled = stages if config.stages_per_rank > 1 else stages[0]
+        self._schedule: Any = kind(scheduled, config.micro_batches, loss_fn=self._loss)
 
     def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
         losses: list[Tensor] = []
@@ -73,7 +84,7 @@ class Pipelining(Peer):
         return _mean(losses), self._last.unflat(outputs) if self._is_last else None
 
     def _of_all(self, loss: float) -> float:
-        return self._channel.from_last(loss)
+        return sum(self._channel.all_gather(loss))  # 0.0 where the last stage is not
 
     def _parts(self, inputs: Tree, targets: Tree) -> dict[str, Any]:
         """The micro-batches that this stage reads, as arguments of the schedule."""
@@ -87,6 +98,28 @@ class Pipelining(Peer):
 
     def _loss(self, outputs: tuple[Tensor, ...], targets: Tree) -> Tensor:
         return self._setup.loss(self._last.unflat(outputs), targets)
+
+
+class ZeroBubble(Pipelining):
+    """Backwards in two parts, in a fixed order. A rank has two stages, where ours has one."""
+
+    kind = "InterleavedZeroBubble"
+
+    def __init__(self, setup: Setup) -> None:
+        two = replace(setup.config, schedule="interleaved-1f1b", stages_per_rank=2)
+        super().__init__(replace(setup, config=two))
+
+
+class ZeroBubbleV(ZeroBubble):
+    """The two stages of a rank are alike far from the loss, on average."""
+
+    kind, in_a_v = "ZBVZeroBubble", True
+
+
+class DualPipeV(ZeroBubble):
+    """A V, in which forwards and backwards of different micro-batches alternate."""
+
+    kind, in_a_v = "DualPipeV", True
 
 
 def _mean(losses: list[Tensor]) -> float:
