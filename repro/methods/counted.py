@@ -31,7 +31,9 @@ def count(
     sent: list[dict[str, int]] = [{} for _ in range(P)]
     undivided = 0.0
     if library == "repro":
-        sent = _of_stages(layers, sample, balance)
+        for stage, (tensors, _) in enumerate(boundaries(layers, sample, balance)[1:-1]):
+            size = sum(tensor.nbytes for tensor in tensors)
+            sent[stage]["activations"] = sent[stage + 1]["gradients"] = size
     elif library != "ddp":
         # All processes are alike, but for those that have different rows.
         numbers = range(P) if library == "rows" else [0] * P
@@ -73,15 +75,3 @@ def _of_part(
     with SentBytes(group.count) as sent:
         module(sample).sum().backward()
     return sent.counts, sum(products)
-
-
-def _of_stages(
-    layers: Sequence[Layer], sample: Tree, balance: Sequence[int]
-) -> list[dict[str, int]]:
-    """Activations and gradients of a micro-batch at the boundaries of stages."""
-    sent: list[dict[str, int]] = [{} for _ in balance]
-    between = boundaries(layers, sample, balance)[1:-1]
-    for stage, (tensors, _) in enumerate(between):
-        size = sum(tensor.nbytes for tensor in tensors)
-        sent[stage]["activations"] = sent[stage + 1]["gradients"] = size
-    return sent

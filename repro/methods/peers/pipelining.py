@@ -8,7 +8,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,19 +33,24 @@ def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
 
 
 class Pipelining(Peer):
-    """The stages of one rank under `torch.distributed.pipelining`."""
+    """The stages of one rank under `torch.distributed.pipelining`.
 
-    kind: ClassVar[str] = ""  # of the library's schedules; by default that of the configuration
-    in_a_v: ClassVar[bool] = False  # whether stages go back over the ranks, so that 0 has the last
+    `split` is one of its schedules that split backwards. A rank has two stages there, of which some
+    are on the ranks in a V: the first rank has the first stage and the last one.
+    """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, split: str = "") -> None:
         assert setup.group is not None
+        if split:
+            two = replace(setup.config, schedule="interleaved-1f1b", stages_per_rank=2)
+            setup = replace(setup, config=two)
         config = setup.config
         K, total = config.stages, config.total_stages
         super().__init__(setup, K, dist.get_rank())
         self.balance = setup.counts()
         ranks = [*range(K)]
-        rank_of = ranks + ranks[::-1] if self.in_a_v else ranks * config.stages_per_rank
+        in_a_v = split in ("ZBVZeroBubble", "DualPipeV")
+        rank_of = ranks + ranks[::-1] if in_a_v else ranks * config.stages_per_rank
         own = [number for number in range(total) if rank_of[number] == self._rank]
         self._is_first, self._is_last = 0 in own, total - 1 in own
         passed = boundaries(setup.layers, setup.sample, self.balance)
@@ -54,8 +60,7 @@ class Pipelining(Peer):
             part = setup.build_stage(self.balance, number)
             layers |= part.named_children()
             (given, skeleton), (returned, _) = passed[number : number + 2]
-            recompute = config.checkpoint == "always"
-            self._last = FlatStage(part, skeleton, recompute=recompute)
+            self._last = FlatStage(part, skeleton, recompute=config.checkpoint == "always")
             stages.append(
                 PipelineStage(
                     self._last,
@@ -69,7 +74,7 @@ class Pipelining(Peer):
             )
         self.module = self._model = nn.Sequential(OrderedDict(layers))
         self._optimizer = setup.make_optimizer(self.module.parameters())
-        kind: Any = get_schedule_class(self.kind or config.schedule.replace("-", ""))
+        kind: Any = get_schedule_class(split or config.schedule.replace("-", ""))
         scheduled = stages if config.stages_per_rank > 1 else stages[0]
         self._schedule: Any = kind(scheduled, config.micro_batches, loss_fn=self._loss)
 
@@ -100,28 +105,12 @@ class Pipelining(Peer):
         return self._setup.loss(self._last.unflat(outputs), targets)
 
 
-class ZeroBubble(Pipelining):
-    """Backwards in two parts, in a fixed order. A rank has two stages, where ours has one."""
-
-    kind = "InterleavedZeroBubble"
-
-    def __init__(self, setup: Setup) -> None:
-        two = replace(setup.config, schedule="interleaved-1f1b", stages_per_rank=2)
-        super().__init__(replace(setup, config=two))
-
-
-class ZeroBubbleV(ZeroBubble):
-    """The two stages of a rank are alike far from the loss, on average."""
-
-    kind, in_a_v = "ZBVZeroBubble", True
-
-
-class DualPipeV(ZeroBubble):
-    """A V, in which forwards and backwards of different micro-batches alternate."""
-
-    kind, in_a_v = "DualPipeV", True
-
-
 def _mean(losses: list[Tensor]) -> float:
     """Of the last stage; the library assumes micro-batches of equal size."""
     return torch.stack(losses).mean().item() if losses else 0.0
+
+
+# Backwards in two parts, in a fixed order.
+ZeroBubble = partial(Pipelining, split="InterleavedZeroBubble")
+ZeroBubbleV = partial(Pipelining, split="ZBVZeroBubble")
+DualPipeV = partial(Pipelining, split="DualPipeV")
