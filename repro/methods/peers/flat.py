@@ -24,20 +24,19 @@ class FlatStage(nn.Module):
         self.layers = layers
         self.output_skeleton: Tree = None
         self._skeleton = skeleton
-        self.recompute = recompute
+        self._recompute = recompute
 
     def forward(self, *tensors: Any) -> Any:
         """Run the layers."""
         if isinstance(tensors[0], tuple):
             (tensors,) = tensors
-        if self.recompute and torch.is_grad_enabled():
-            outputs = checkpoint(self.run_layers, *tensors, use_reentrant=False)
+        if self._recompute and torch.is_grad_enabled():
+            outputs = checkpoint(self._run_layers, *tensors, use_reentrant=False)
         else:
-            outputs = self.run_layers(*tensors)
+            outputs = self._run_layers(*tensors)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def run_layers(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Run the layers once."""
+    def _run_layers(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs = self.layers(unflatten(list(tensors), self._skeleton))
         flat, self.output_skeleton = flatten(outputs)
         return tuple(flat)
