@@ -29,8 +29,7 @@ class DeepSpeedPipeline(Peer):
         self.balance = setup.counts()
         self.module = setup.build_stage(self.balance, self._rank)
         _, skeleton = boundaries(setup.layers, setup.sample, self.balance)[self._rank]
-        # The engine recomputes.
-        self._flat = FlatStage(self.module, skeleton, recompute=False)
+        self._flat = FlatStage(self.module, skeleton, recompute=False)  # the engine does
         self._outputs: list[Tree] = []  # of an evaluation, on the last stage
         whole = deepspeed.pipe.PipelineModule(
             layers=[self._flat] * K,  # of which it takes the one of its stage
