@@ -109,6 +109,12 @@ def unwrapped(tree: Tree) -> Tree:
     return map_leaves(Whole, lambda whole: whole.value, tree)
 
 
+def to_device(tree: Tree, device: torch.device) -> Tree:
+    """Inputs or targets on a device."""
+    moved = map_leaves(Tensor, lambda t: t.to(device), tree)
+    return map_leaves(Whole, lambda whole: Whole(to_device(whole.value, device)), moved)
+
+
 def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor,)) -> None:
     """Raise a ValueError if a tree holds what cannot be cut and sent so that it stays the same.
 

@@ -90,7 +90,7 @@ def test_cumulative_share_places_layer_by_layer(costs, data):
 def test_what_is_out_of_range(partitioner):
     for stages in (0, 3, True, 1.0, "2"):
         refused("stages=.*: the model has 2 layers", partitioner, additive([1, 1]), 2, stages)
-    for wrong in (float("nan"), -1.0, float("inf"), None, "3"):
+    for wrong in (float("nan"), -1.0, float("inf"), 1e308, 10**400, None, "3"):
         with pytest.raises(ValueError, match=r"balance: the cost of a stage of layers 1 to 1 is"):
             partitioner(lambda a, b, cost=wrong: cost if (a, b) == (1, 2) else 1.0, 3, 2)
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -251,6 +252,17 @@ def test_a_layer_that_writes_to_one_of_two_views():
     pipe = Pipeline([VIEW, WRITES], 1, 2, device="cpu", balance="uniform", **TWO_STAGES)
     words = r"tensor 0 of what enters it, and another one there .*clone\(\)"
     refused(words, pipe.train_step, X, Y, MSE)
+
+
+def test_what_no_update_would_reach():
+    """A tensor that learns and is no parameter; outputs that require a gradient in R alone."""
+    scale, calls = torch.ones((), requires_grad=True), count()
+    scaled = layer(lambda x: x * scale, linear_first=True)
+    pipe = Pipeline([scaled, linear], 1, 2, device="cpu", **TWO_STAGES)
+    refused("requires a gradient and is no parameter", pipe.train_step, X, Y, MSE)
+    detached = layer(lambda x: x if next(calls) % 2 else x.detach(), linear_first=True)
+    pipe = Pipeline([detached, linear], 1, 3, device="cpu", **TWO_STAGES)
+    refused("stage 0: its outputs are not the same", pipe.train_step, X, Y, MSE)
 
 
 class TooWideError(ValueError):

@@ -99,17 +99,11 @@ class ControlChannel:
 
     def from_last(self, value: float) -> float:
         """Send the last rank's value to every rank; returns that value."""
-        return self.pair_from_last(value, 0.0)[0]
-
-    def pair_from_last(self, value: float, other: float) -> tuple[float, float]:
-        """Send two values of the last rank to every rank; returns them."""
         if not self.is_last:
-            value, other, _ = self._recv(_LOSS, self.ranks - 1)()
-            return value, other
-        header = _header(_LOSS, value, other)
-        for wait_for_send in [self._isend(header, j) for j in range(self.ranks - 1)]:
+            return self._recv(_LOSS, self.ranks - 1)()[0]
+        for wait_for_send in [self._isend(_header(_LOSS, value), j) for j in range(self.ranks - 1)]:
             wait_for_send()
-        return value, other
+        return value
 
     def flush(self) -> None:
         """Wait until what was started is received."""

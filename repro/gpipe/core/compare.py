@@ -20,13 +20,12 @@ from repro.gpipe.comm.message import copied
 from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.loss import Loss, MeanLoss
 from repro.gpipe.core.loss_check import LossCheck, state_preserved
-from repro.gpipe.core.step import to_device
 from repro.gpipe.core.verdict import VERDICTS, Verdict, verdict, worst
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.batchnorm import Statistics
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.tree import Tree, batch_size, map_leaves, split
+from repro.gpipe.tree import Tree, batch_size, map_leaves, split, to_device
 from repro.io.untrusted import short
 
 _Tensors = Mapping[str, Tensor | None]  # by name, on the CPU

@@ -183,11 +183,8 @@ class LossCheck:
 
     def _value(self, outputs: Tree, targets: Tree, region: _Region) -> float | str:
         """The loss, without a trace, or why it cannot be compared."""
-        others = rng.other_sources()
-        sources = [*rng.torch_sources(self._device), *others.values()]
         unchanged = state_preserved(self._loss, again=True)
-        with torch.no_grad(), rng.preserved(self._device, others), unchanged:
-            rng.reseed(0, self._device, others.values())
+        with torch.no_grad(), unchanged, rng.trial(self._device) as has_drawn:
             try:
                 with region():
                     loss = self._loss(
@@ -197,7 +194,7 @@ class LossCheck:
                 value = float(loss[0] if isinstance(loss, tuple) else loss)
             except Exception as error:  # it only fits micro-batches, or there is too little memory
                 return f"it raises {type(error).__name__}: {short(error, quote=False)}"
-            if any(source.has_moved(0) for source in sources):
+            if has_drawn():
                 return "it draws random numbers"
         return value
 
@@ -218,13 +215,15 @@ def _dimensions(tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[int]:
     that is time. Otherwise it may be dimension 0, as for tokens of all examples.
     """
     shapes = [tensor.shape for tensor in tensors]
-    alike = [n for n in range(len(shapes[0])) if _differ_only_in(shapes, n)]
+    alike = joinable(shapes)
     of_examples = [n for n in alike if [shape[n] for shape in shapes] == [*sizes]]
     return [*dict.fromkeys([*of_examples, *(n for n in alike if n == 0)])]
 
 
-def _differ_only_in(shapes: Sequence[torch.Size], dimension: int) -> bool:
-    return len({(len(s), *s[:dimension], *s[dimension + 1 :]) for s in shapes}) == 1
+def joinable(shapes: Sequence[torch.Size]) -> list[int]:
+    """The dimensions along which tensors of these shapes can be joined."""
+    others = [[(len(s), *s[:n], *s[n + 1 :]) for s in shapes] for n in range(len(shapes[0]))]
+    return [n for n, rest in enumerate(others) if len(set(rest)) == 1]
 
 
 def _are_equal(tensors: Sequence[Tensor]) -> bool:

@@ -33,13 +33,20 @@ class GradScaler(torch.amp.GradScaler):
         """The gradient of the scaled loss with respect to the loss."""
         return torch.full_like(loss, self.get_scale(), dtype=torch.float32).to(loss.dtype)
 
-    def agree(self, parameters: Sequence[Tensor], *, update: bool) -> bool:
-        """After the last B: find out whether any stage has inf or nan; call it on every rank."""
+    def update_all(self, parameters: Sequence[Tensor], optimizer: Optimizer | None) -> None:
+        """After the last B, on every rank: update if no stage has inf or nan, and move the scale.
+
+        Without an optimizer on any rank the caller updates, by `step` and `update`.
+        """
         finite = all_finite(p.grad for p in parameters if p.grad is not None)
         same = {"scale": self.get_scale()}
-        answers = self._all_ranks.gather_alike("scaler", (finite, update), same)
+        own = finite, optimizer is not None
+        answers = self._all_ranks.gather_alike("scaler", own, same)
         self._found_inf = not all(finite for finite, _ in answers)
-        return any(update for _, update in answers)
+        if optimizer is not None:
+            self.step(optimizer)
+        if any(updates for _, updates in answers):
+            self.update()
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale the gradients, once, and update; do nothing if any stage has inf or nan."""

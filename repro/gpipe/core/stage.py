@@ -50,8 +50,9 @@ class Stage:
         self._graph = ForwardGraph(rank, runner, guards)
         self._forms = Forms()
 
-    def begin_step(self) -> None:
+    def begin_step(self, loss: Loss | None) -> None:
         """Before the first action of a step."""
+        self.loss = loss
         if self.kept or self.later:
             self.forget()
 

@@ -19,7 +19,7 @@ from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact.guard import Finding, Guards, Outcome
-from repro.gpipe.tree import Tree, Whole, check, flatten, map_leaves, split
+from repro.gpipe.tree import Tree, check, flatten, split, to_device
 
 # What a rank does with its gradients, and whether its loss has metrics: bits, so that those of all
 # ranks are known together.
@@ -109,15 +109,12 @@ class Step:
 
     def set_loss(
         self, targets: Tree, loss_fn: Loss, total: Callable[[float], float], check: LossCheck | None
-    ) -> MeanLoss:
+    ) -> None:
         """Last rank: the loss of this mini-batch, and a check of it if that is due."""
-        if targets is not None:
-            targets = to_device(targets, self._device)
-        elif self.evaluate:  # a prediction
+        if targets is None and self.evaluate:  # a prediction
             check = None
-        counts = self.examples, self.micro_batches
+        targets, counts = to_device(targets, self._device), (self.examples, self.micro_batches)
         self.mean_loss = MeanLoss(loss_fn, targets, *counts, total, self._parameters, check)
-        return self.mean_loss
 
     # Its gradients.
 
@@ -196,20 +193,7 @@ class Step:
 
     def update(self) -> None:
         """One synchronous update, once all ranks have found the step good."""
-        scaler, optimizer = self.scaler, self.optimizer
-        updates = optimizer is not None
-        if scaler is not None:  # whether any rank updates
-            updates = scaler.agree(self._parameters, update=updates)
-        if optimizer is not None:
-            if scaler is None:
-                optimizer.step()
-            else:
-                scaler.step(optimizer)
-        if scaler is not None and updates:
-            scaler.update()
-
-
-def to_device(tree: Tree, device: torch.device) -> Tree:
-    """Inputs or targets on a device."""
-    moved = map_leaves(Tensor, lambda t: t.to(device), tree)
-    return map_leaves(Whole, lambda whole: Whole(to_device(whole.value, device)), moved)
+        if self.scaler is not None:
+            self.scaler.update_all(self._parameters, self.optimizer)
+        elif self.optimizer is not None:
+            self.optimizer.step()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.loss_check import state_preserved
+from repro.gpipe.core.loss_check import joinable, state_preserved
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
 from repro.gpipe.exact.guard import Guard, Pass
@@ -21,7 +21,6 @@ from repro.gpipe.tree import Tree, flatten, leaves, sizes, unflatten
 _log = logging.getLogger(__name__)
 # Of the coarsest numbers that products may be rounded to: TF32 on a GPU.
 _EPSILON = {True: torch.finfo(torch.float64).eps, False: 2.0**-10}  # on the CPU, or not
-_SCALE_OF_HALF = 2.0**12  # of gradients in float16, in which those of a mean would vanish
 _Value = tuple[Sequence[Tensor], Tree]  # a flattened tree
 
 
@@ -124,7 +123,7 @@ class CoupledExamples(Guard):
         if a.shape == b.shape and torch.equal(a, b):
             return a
         lengths = self._sizes[0], self._sizes[1]
-        ways = [n for n in _ways(a, b) if (a.shape[n], b.shape[n]) == lengths]
+        ways = [n for n in joinable([a.shape, b.shape]) if (a.shape[n], b.shape[n]) == lengths]
         is_sure = len(ways) == 1 or (stage == 0 and 0 in ways)
         return torch.cat([a, b], ways[0]) if is_sure else None
 
@@ -150,18 +149,15 @@ class CoupledExamples(Guard):
         these are a `share`.
         """
         given, skeleton = value
-        others = rng.other_sources()
-        with rng.preserved(self._device, others), torch.enable_grad(), _unchanged(layer):
+        with rng.trial(self._device) as has_drawn, torch.enable_grad(), _unchanged(layer):
             for part in off:
                 part.training = False
-            rng.reseed(0, self._device, others.values())
             inputs = [t.detach().requires_grad_(_is_float(t)) for t in given]
             with self._runner.region:
                 # Copies, since a layer may write to its inputs.
                 made = layer(unflatten([t.clone() for t in inputs], skeleton))
             outputs, structure = flatten(made)
-            sources = [*rng.torch_sources(self._device), *others.values()]
-            is_random = any(source.has_moved(0) for source in sources)
+            is_random = has_drawn()
             roots = [t for t in outputs if t.requires_grad]
             upstream = [_upstream(t, share) for t in roots]
             parameters = [p for p in layer.parameters() if p.requires_grad]
@@ -219,18 +215,9 @@ def _normalised_alone(x: Tensor, *_: object) -> Tensor:
     return nn.functional.layer_norm(x, x.shape[1:])
 
 
-def _ways(a: Tensor, b: Tensor) -> list[int]:
-    """The dimensions along which the tensors of two micro-batches can be joined."""
-    return [
-        n
-        for n in range(a.ndim if a.ndim == b.ndim else 0)
-        if (*a.shape[:n], *a.shape[n + 1 :]) == (*b.shape[:n], *b.shape[n + 1 :])
-    ]
-
-
 def _joined(whole: Tensor, a: Tensor, b: Tensor) -> Tensor | None:
     """Join the tensors of two micro-batches as `whole` is; None if it is not made of them."""
-    both = (torch.cat([a, b], n) for n in _ways(a, b))
+    both = (torch.cat([a, b], n) for n in joinable([a.shape, b.shape]))
     return next((each for each in both if each.shape == whole.shape), None)
 
 
@@ -247,10 +234,8 @@ def _is_understood(of_runs: Sequence[Tensor], joined: Tensor | None) -> bool:
 
 def _upstream(outputs: Tensor, share: float) -> Tensor:
     """The gradients of outputs for a loss that is a mean of which these are a share."""
-    scale = share / max(outputs.numel(), 1)
-    if outputs.dtype == torch.float16:
-        scale *= _SCALE_OF_HALF
-    return scale * torch.cos(4 * outputs.detach() / (1 + outputs.detach().abs()))
+    at = outputs.detach()
+    return share / max(at.numel(), 1) * torch.cos(4 * at / (1 + at.abs()))
 
 
 def _product(gradient: Tensor | None, of: Tensor) -> float:

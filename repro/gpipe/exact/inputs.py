@@ -3,31 +3,26 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.exact.guard import Finding, Guard, Outcome, Pass
+from repro.gpipe.exact.guard import Guard, Pass
 
 
 class OverwrittenInputs(Guard):
     """A layer writes in place to what enters its stage, which R needs as it came.
 
-    An F that is recomputed gets copies, which are gone after it. An R, and an F whose graph B
-    walks, get copies on stages that are known to write (timm's ResNet has one) and on the first
-    stage, whose inputs are the user's; on others a graph would keep the copy. Found by version
-    counters in every pass, by values in the first step with inputs of a form. A stage that begins
-    to write is noticed, and the step taken again. Two inputs that share memory cannot be written
-    to, since behind a boundary they are two.
+    An F that is recomputed gets copies, which are gone after it. By their version counters it shows
+    whether its stage writes, as timm's ResNet does. Then R gets copies too, and so does an F whose
+    graph B walks; on other stages a graph would keep the copy. Where torch refuses a late write to
+    such an input, the pass runs again on copies, and the step is taken again. The first stage
+    always gets copies, since its inputs are the user's. Two inputs that share memory cannot be
+    written to, since behind a boundary they are two.
     """
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._copied = {0}  # stages
-        self._learned = False
-
-    def begin_step(self, step: Any) -> None:
-        self._learned = False
 
     def before_forward(self, p: Pass) -> None:
         self._give(p, copies=p.recomputed)
@@ -50,9 +45,7 @@ class OverwrittenInputs(Guard):
                     "and another one there shares its memory; clone() one of them, or choose a "
                     "balance that keeps these layers together"
                 )
-        # A write through `.data` is not counted.
-        if now != before or (p.first and not all(map(torch.equal, p.given, p.inputs.tensors))):
-            self._learned |= p.given is p.leaves
+        if now != before:
             self._copied.add(p.stage)
 
     after_recompute = after_forward
@@ -62,11 +55,7 @@ class OverwrittenInputs(Guard):
         if p.given is not p.leaves:
             return False
         self._copied.add(p.stage)
-        self._learned = True
         return True
-
-    def end_step(self, step: Any) -> Finding | None:
-        return Finding(Outcome.AGAIN) if self._learned else None
 
 
 def versions(tensors: Sequence[Tensor]) -> list[int]:

@@ -28,9 +28,8 @@ class RecomputeEqualsForward(Guard):
 
     def begin_step(self, step: Any) -> None:
         self._sampled = step.number % step.micro_batches
-        # Read at the end of the step, so that no GPU is waited for.
-        self._differs: list[tuple[int, Known, bool, Tensor]] = []  # no Pass, which has the graph
-        self._problem, self._learnt = "", False
+        # Read at the end of the step, so that no GPU is waited for. No Pass, which has the graph.
+        self._differs: list[tuple[int, Known, bool, Tensor | bool]] = []
         self._exact = self._device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
 
     def after_forward(self, p: Pass) -> None:
@@ -39,39 +38,28 @@ class RecomputeEqualsForward(Guard):
             p.notes[self] = [fingerprint(t) for t in p.made]
 
     def after_recompute(self, p: Pass) -> None:
-        requires = [t.requires_grad for t in p.outputs]
-        if len(requires) != len(p.requires):
-            raise ValueError(
-                f"stage {p.stage}: it returns {len(p.requires)} tensors, and {len(requires)} when "
-                "that is recomputed; a layer must do the same both times"
-            )
-        if requires != p.requires and not p.had_graph:
-            p.known.needs_graph = self._learnt = True
-        elif requires != p.requires:
-            self._problem = (
-                f"stage {p.stage}: which of its outputs require a gradient is not the same in the "
-                "forward and when that is recomputed; a layer must do the same both times"
-            )
+        differ: list[Tensor | bool] = [[t.requires_grad for t in p.outputs] != p.requires]
         for (form, bits), again in zip(p.notes.pop(self, ()), p.made, strict=False):
             form_again, bits_again = fingerprint(again)
-            differs = bits != bits_again if form == form_again else torch.ones(())
-            self._differs.append((p.stage, p.known, p.had_graph, differs))
+            differ.append(bits != bits_again if form == form_again else True)
+        self._differs += [(p.stage, p.known, p.had_graph, each) for each in differ]
 
     def end_step(self, step: Any) -> Finding | None:
         differing = [each for each in self._differs if each[-1]]
-        for _, known, had_graph, _ in differing:
-            if not had_graph:  # other kernels may have run
-                known.needs_graph = self._learnt = True
-        if self._learnt:
+        without_graph = [known for _, known, had_graph, _ in differing if not had_graph]
+        for known in without_graph:  # other kernels may have run
+            known.needs_graph = True
+        if without_graph:
             return Finding(Outcome.AGAIN)
-        for stage, *_ in differing:
-            what = "its outputs are not the same when a micro-batch is recomputed"
-            problem = f"stage {stage}: {what}: {_ADVICE}"
+        for stage, *_, differs in differing:
+            what = f"stage {stage}: its outputs are not the same when a micro-batch is recomputed"
+            if differs is True:  # in their form, which no rounding changes
+                return Finding(Outcome.REFUSED, f"{what}: a layer must do the same both times")
             if self._exact:
-                return Finding(Outcome.REFUSED, problem)
+                return Finding(Outcome.REFUSED, f"{what}: {_ADVICE}")
             advice = "torch.use_deterministic_algorithms(True) would show"
-            _log.warning("%s; that may be rounding, which %s", problem, advice)
-        return Finding(Outcome.REFUSED, self._problem) if self._problem else None
+            _log.warning("%s: %s; that may be rounding, which %s", what, _ADVICE, advice)
+        return None
 
 
 def fingerprint(tensor: Tensor) -> tuple[object, Tensor]:

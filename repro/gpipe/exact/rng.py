@@ -45,14 +45,6 @@ class Source:
     state: Callable[[], Any]
     restore: Callable[[Any], Any]
 
-    def has_moved(self, seed: int) -> bool:
-        """Whether anything was drawn from the generator since it was seeded with `seed`."""
-        state = self.state()
-        self.seed(seed)
-        fresh = self.state()
-        self.restore(state)
-        return not same(state, fresh)
-
 
 def same(a: Any, b: Any) -> bool:
     """Whether two states are equal; a NumPy state holds an array, which has no plain equality."""
@@ -109,6 +101,17 @@ def preserved(
             if not same(states[name], source.state()):
                 source.restore(states[name])
                 moved.add(name)
+
+
+@contextmanager
+def trial(device: torch.device) -> Iterator[Callable[[], bool]]:
+    """Wrap a run that leaves the generators as they were; the function tells whether it drew."""
+    others = other_sources()
+    sources = [*torch_sources(device), *others.values()]
+    with preserved(device, others):
+        reseed(0, device, others.values())
+        seeded = [source.state() for source in sources]
+        yield lambda: not all(map(same, seeded, [source.state() for source in sources]))
 
 
 def _index(device: torch.device) -> int:

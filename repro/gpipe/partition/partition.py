@@ -6,19 +6,20 @@ minimise the largest cost of a stage.
 
 Every rule takes cost(a, b), the cost of a stage made of layers a to b-1, in any unit. Costs need
 not add up, since a stage also sends messages. A rule returns the number of layers in each stage, K
-positive numbers that sum to L. It raises a ValueError if K > L, or if a cost is not a finite number
-of at least 0. The exact rules call `cost` once for each of the L (L+1) / 2 intervals and take
+positive numbers that sum to L. It raises a ValueError if K > L, or if a cost is no number from 0 to
+1e30. The exact rules call `cost` once for each of the L (L+1) / 2 intervals and take
 O(K L^2) steps on arrays.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from numbers import Real
 
 import torch
 from torch import Tensor
 
+from repro.gpipe.errors import within
+from repro.gpipe.partition.layer_costs import MOST
 from repro.io.untrusted import short
 
 Cost = Callable[[int, int], float]
@@ -88,10 +89,10 @@ def check_stages(layers: int, stages: int) -> None:
 
 def _number(cost: Cost, a: int, b: int) -> float:
     value = cost(a, b)
-    if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+    if not within(value, 0, MOST):  # sums and squares of costs stay finite
         raise ValueError(
             f"balance: the cost of a stage of layers {a} to {b - 1} is {short(value)}; it must be "
-            "a finite number, at least 0"
+            f"a number from 0 to {MOST:g}"
         )
     return float(value)
 
