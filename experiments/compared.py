@@ -109,7 +109,7 @@ def qualities(runs: Frame, metric: str, arms: Iterable[str]) -> Iterator[Frame]:
     columns = columns if len(columns) > 1 else [f"metrics.{metric}"]  # that of one language
     if runs.empty:
         return
-    found = select(runs, arm=[*arms]).set_index(["seed", "arm"])[columns]
+    found = select(runs[["seed", "arm", *columns]], arm=[*arms]).set_index(["seed", "arm"])
     found.columns = [name.removeprefix(f"metrics.{metric}").strip() for name in columns]
     for _, of_seed in (-found if metric == "loss" else found).groupby(level="seed"):
         if len(of_seed) == len({*arms}):

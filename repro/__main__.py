@@ -28,8 +28,8 @@ def main() -> int:
         opened = ExitStack()
         atexit.register(opened.close)
         tempfile.tempdir = os.environ["TMPDIR"] = str(opened.enter_context(own_folder()))
-        if sys.argv[1:2] == ["predict"]:
-            # It ends soon, and garbage collections would be a tenth of its processor time.
+        if sys.argv[1:2] in (["predict"], ["report"]):
+            # They end soon, and garbage collections would be a tenth of its processor time.
             gc.disable()
         from repro.cli import main
 
@@ -40,6 +40,8 @@ def main() -> int:
         print("interrupted: nothing had begun", file=sys.stderr)
         return signals.exit_status()
     code = main.main()
+    if not gc.isenabled():
+        gc.freeze()  # else Python's own end collects once more
     if signals.was_signalled():
         # All is said. Python's own end takes tenths of a second, in which a signal would kill it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

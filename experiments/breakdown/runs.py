@@ -30,5 +30,5 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         minutes={"smoke": 0.1, "laptop": 0.1, "node": 0.1, "paper": 0.1},
         version=3,
         rounds=1,
-        groups=(Group(name="amoebanet-d-simulated", runs=simulated),),
+        groups=(Group(name="amoebanet-d-simulated", runs=simulated, first=True),),
     )

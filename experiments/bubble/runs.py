@@ -34,8 +34,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         rounds=sets(scale),
         groups=(
             # Waits hardly differ from round to round.
-            Group(name="emulated", runs=tuple(emulated), rounds=1),
-            Group(name="transformer", runs=tuple(transformers)),
+            Group(name="emulated", runs=tuple(emulated), rounds=1, first=True),
+            Group(name="transformer", runs=tuple(transformers), first=True),
         ),
     )
 

@@ -95,7 +95,7 @@ def _groups(scale: Scale) -> tuple[Group, ...]:
         for seed, model, M in product(range(many), MODELS, (BASE_M, *other_Ms))
     ]
     return (
-        Group(name="stages", runs=tuple(stages)),
+        Group(name="stages", runs=tuple(stages), first=True),
         Group(name="micro-batches", runs=tuple(micro_batches)),
     )
 

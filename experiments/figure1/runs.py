@@ -95,7 +95,7 @@ def _run(
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Accuracy of AmoebaNet-B for four widths."""
     on_cpu = scale in ON_CPU
-    counts = () if scale == "smoke" else (Group(name="counts", runs=_counts()),)
+    counts = () if scale == "smoke" else (Group(name="counts", runs=_counts(), first=True),)
     return Experiment(
         **ABOUT.of_experiment,
         paper="Figure 1",

@@ -18,7 +18,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="any machine",
         minutes={"smoke": 0.1, "laptop": 0.2, "node": 0.2, "paper": 0.2},
         rounds=1,
-        groups=(Group(name="steps", runs=(_step(F * M, 1), _step(F, M))),),
+        groups=(Group(name="steps", runs=(_step(F * M, 1), _step(F, M)), first=True),),
     )
 
 

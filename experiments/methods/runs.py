@@ -129,4 +129,4 @@ def _traffic(scale: Scale) -> Iterator[Group]:
                 fields = fields_of(name, devices)
                 fields |= {"M": max(1, M // fields.get("D", 1)), "model_args": args}
                 runs.append(RunSpec(**_COUNTED, **fields, model=model, N=N))
-        yield Group(name=group, runs=tuple(runs))
+        yield Group(name=group, runs=tuple(runs), first=group == TRAFFIC_AT_PAPER_SIZE)

@@ -54,8 +54,9 @@ def _simulated(scale: Scale) -> Iterator[Group]:
     yield Group(name="transformer-by-memory", runs=sweep(model_args=args, **of_transformer))
     for name, cut in [("", {}), *BY_FLOPS.items()]:
         given = {"model_args": sizes.NARROW[scale], **of_transformer, **cut, "trace": not cut}
-        yield Group(name=f"transformer-narrow{name}-by-memory", runs=sweep(**given))
+        runs = sweep(**given)
+        yield Group(name=f"transformer-narrow{name}-by-memory", runs=runs, first=True)
         if scale != "smoke":  # AmoebaNet-D's take a minute
             given = {"model": "amoebanet-d", "model_args": sizes.MODELLED_AMOEBANET[scale]}
             given |= {**TPUS["amoebanet-d"], **cells, **cut}
-            yield Group(name=f"amoebanet-d{name}-by-memory", runs=sweep(**given))
+            yield Group(name=f"amoebanet-d{name}-by-memory", runs=sweep(**given), first=True)

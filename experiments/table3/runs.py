@@ -48,7 +48,7 @@ def _simulated() -> Iterator[Group]:
         runs = sweep(**given)
         for cut in BY_FLOPS.values():
             runs += sweep(**given, **cut, trace=False)
-        yield Group(name=f"{model}-simulated", runs=runs, rounds=1)
+        yield Group(name=f"{model}-simulated", runs=runs, rounds=1, first=True)
 
 
 def _measured(scale: Scale) -> Iterator[Group]:

@@ -184,7 +184,7 @@ class Session:
 
     def _show_part(self, part: Plan, seconds: float, following: Sequence[Plan]) -> None:
         more = any(each.journal is part.journal for each in following)
-        self._answer(part, f" ({duration(seconds)})", "; its measured runs follow" * more)
+        self._answer(part, f" ({duration(seconds)})", "; its other runs follow" * more)
         options = self.options
         if not more and options.wandb != "disabled":
             results, place = of_journals([part.journal]), part.journal.place

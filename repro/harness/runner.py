@@ -21,7 +21,7 @@ from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
 from repro.harness.request import Request, Result, Status, takes_one_core
-from repro.harness.spec import TIMED, WHOLE_WORLD, RunSpec, Scale
+from repro.harness.spec import TIMED, WHOLE_WORLD, Group, Scale
 from repro.harness.tasks import fit
 from repro.harness.workers import Workers
 from repro.io import signals
@@ -72,29 +72,26 @@ def measure(
 
 
 def in_parts(plans: Sequence[Plan]) -> list[Plan]:
-    """The plans in the order of measurement, in which an experiment may be two parts.
+    """The plans in the order of measurement, in which an experiment may be several parts.
 
-    Measured steps and trainings to a quality come last. Nearly all verdicts rest on what comes
-    first, the shortest part at the beginning: what is counted, and of the paper's exhibits what is
-    simulated or emulated, and trainings whose bits are compared.
+    Verdicts rest on groups that are `first`. Of these, what no clock times begins: the paper's
+    exhibits, the shortest before longer ones, then what goes beyond the paper. All other groups
+    follow, in the order of the plans.
     """
-    first, then = [], []
+    parts: tuple[list[Plan], ...] = [], [], []
     for plan in plans:
-        late = {
-            run.group
-            for run in plan.runs
-            if _is_late(run.spec) or not (plan.is_of_paper or run.spec.fidelity == "counted")
-        }
-        early = [run for run in plan.runs if run.group not in late]
-        first.append(replace(plan, runs=tuple(early)))
-        then.append(replace(plan, runs=tuple(run for run in plan.runs if run.group in late)))
-    first.sort(key=lambda part: part.seconds)
-    return [part for part in (*first, *then) if part.outstanding]
+        turns = {group.name: _turn(group) for group in plan.experiment.groups}
+        for turn, part in enumerate(parts):
+            runs = tuple(run for run in plan.runs if turns[run.group] == turn)
+            part.append(replace(plan, runs=runs))
+    parts[0].sort(key=lambda part: (not part.is_of_paper, part.seconds))
+    return [part for of_turn in parts for part in of_turn if part.outstanding]
 
 
-def _is_late(spec: RunSpec) -> bool:
-    to_a_quality = spec.training is not None and spec.training.arm != ""
-    return to_a_quality or (spec.timed and spec.fidelity == "measured")
+def _turn(group: Group) -> int:
+    """0: it is first, and no clock times its runs; 1: it is first; 2: it is another."""
+    timed = any(spec.timed and spec.fidelity == "measured" for spec in group.runs)
+    return int(timed) if group.first else 2
 
 
 def prepare(plan: Plan) -> None:
@@ -153,9 +150,8 @@ class Rounds:
         """
         if members[0].spec.task not in ("fit", "learn"):
             return [members]
-        if all(map(self._is_apart, members)):
-            return self._by_cores(members)
-        return [[run] for run in members]
+        apart = [run for run in members if self._is_apart(run)]
+        return [*self._by_cores(apart), *([run] for run in members if run not in apart)]
 
     def _by_cores(self, runs: list[PlannedRun]) -> list[list[PlannedRun]]:
         """Runs that take one core each: a training for each core, or a few counts.

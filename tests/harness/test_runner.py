@@ -12,7 +12,7 @@ from rich.console import Console
 
 import repro.cli.run as cli
 from repro.harness import plan, rehearsal, runner
-from repro.harness.catalog import ORDER
+from repro.harness.catalog import ORDER, find
 from repro.harness.frame import all_runs
 from repro.harness.frame import rounds as rounds_table
 from repro.harness.journal import journals
@@ -157,6 +157,23 @@ def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_p
     assert len({run for event in journal.rounds for run in event.records}) == 7  # all stay
 
 
+def test_what_verdicts_rest_on_is_measured_first(tmp_path: Path):
+    """Before all else, without a clock and of the paper first; the other groups follow in order."""
+    plans = [plan.make(find(name).build("laptop"), "laptop", MACHINE, tmp_path) for name in ORDER]
+    parts = [
+        (part.experiment.name, {run.group for run in part.outstanding})
+        for part in runner.in_parts(plans)
+    ]
+    first = {(of.experiment.name, g.name) for of in plans for g in of.experiment.groups if g.first}
+    assert {(name, group) for name, groups in parts[:10] for group in groups} == first
+    assert parts[0] == ("figure2", {"steps"})
+    assert parts[7] == ("table1", {group for name, group in first if name == "table1"})
+    assert parts[8:10] == [("methods", {"traffic-paper-size"}), ("bubble", {"transformer"})]
+    others = [name for name, _ in parts[10:]]
+    assert others == [name for name in ORDER if name in others]
+    assert {name for name, _ in parts} == {*ORDER}
+
+
 def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: Path, monkeypatch):
     """Of every experiment a tiny one, of bubble two parts, of which the simulated one comes first.
 
@@ -187,9 +204,10 @@ def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: P
         of = experiment(spec(1, 1), *([spec(2, 1)] if name == "bubble" else []), rounds=1)
         paper = "" if name in ORDER[-6:] else "a table"
         simulated = spec(2, 2, fidelity="simulated", profile="v100")
-        early = [Group(name="early", runs=(simulated,))] if name in ("bubble", ORDER[-1]) else []
+        early = [Group(name="early", runs=(simulated,), first=name == "bubble")]
         of = of.model_copy(update={"name": name, "paper": paper, "minutes": {"smoke": 1.0}})
-        of = of.model_copy(update={"groups": (*of.groups, *early)})
+        if name in ("bubble", ORDER[-1]):
+            of = of.model_copy(update={"groups": (*of.groups, *early)})
         plans.append(plan.make(of, "smoke", MACHINE, results))
     assert session.run(lambda: plans) == 0
     session.say_where()
@@ -206,7 +224,7 @@ def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: P
     assert [line.split()[0] for line in answers] == [*ORDER]
     first, early, *others = [line for line in printed[1:] if line not in answers]
     assert first == f"page: {address}, renewed after each exhibit; log: {reporter.log_file}"
-    assert early == "bubble (1 s): 1 of 1 runs are done; its measured runs follow"
+    assert early == "bubble (1 s): 1 of 1 runs are done; its other runs follow"
     assert others == [
         "warning: the page is not renewed: ZeroDivisionError: no figure",
         f"the paper's exhibits are complete at {address}; what follows compares with other methods "
