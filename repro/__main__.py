@@ -15,6 +15,8 @@ from repro.io.temporary import own_folder
 
 def main() -> int:
     """Install the handlers of signals before slow imports."""
+    # Garbage collections, and Python's own end, would be up to a third of their time.
+    is_short = sys.argv[1:2] in (["predict"], ["report"])
     signals.install_handlers()
     # `signals.check` takes up an interrupt that met a callback, so Python need not print it.
     hook = sys.unraisablehook
@@ -28,8 +30,7 @@ def main() -> int:
         opened = ExitStack()
         atexit.register(opened.close)
         tempfile.tempdir = os.environ["TMPDIR"] = str(opened.enter_context(own_folder()))
-        if sys.argv[1:2] in (["predict"], ["report"]):
-            # They end soon, and garbage collections would be a tenth of its processor time.
+        if is_short:
             gc.disable()
         from repro.cli import main
 
@@ -40,11 +41,14 @@ def main() -> int:
         print("interrupted: nothing had begun", file=sys.stderr)
         return signals.exit_status()
     code = main.main()
-    if not gc.isenabled():
-        gc.freeze()  # else Python's own end collects once more
     if signals.was_signalled():
         # All is said. Python's own end takes tenths of a second, in which a signal would kill it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if is_short:  # it does not return
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     return code
 
 

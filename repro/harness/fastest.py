@@ -7,6 +7,7 @@ and its memory.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from heapq import heapify, heappop, heappush
 from itertools import product
 from math import inf, log
 from operator import itemgetter
@@ -14,7 +15,7 @@ from typing import Any
 
 from repro.gpipe.core.layers import on_meta, refuse_shared
 from repro.gpipe.schedule.kinds import SCHEDULES
-from repro.harness.predict import Calibrated, Prediction, Source, predict
+from repro.harness.predict import SPLIT, Calibrated, Prediction, Source, predict
 from repro.harness.spec import Checkpoint, RunSpec, ScheduleName
 from repro.harness.text import above
 
@@ -59,25 +60,20 @@ class Search:
 
         A one-line ValueError if none fits.
         """
-        specs = [spec for pair in self._pairs for spec in self._specs(*pair)]
         found: dict[Family, Prediction] = {}
-        least = cache(self._least)  # most pairs come after the last plan that is tried
+        least = cache(self._least)
         reason = ""
-        bounds = sorted(((self._bound(spec), spec) for spec in specs), key=itemgetter(0))
-        for number, (bound, spec) in enumerate(bounds, 1):
-            shown = sorted(order(plan) for plan in found.values())[:top]
-            slowest = shown[-1][0] if len(shown) == top else inf
-            if bound and _length(bound) > slowest:
-                break  # so are all later ones
-            if least(spec.K, spec.D) > self.memory:
+        for plan in self._ascending():
+            # Memory takes long to count, so not for a plan that is slower than those to be shown.
+            family = plan.spec.schedule, plan.spec.K, plan.spec.D, plan.spec.checkpoint
+            shown = sorted(found.values(), key=order)[:top]
+            if len(shown) == top and _length(plan.step_s) > _length(shown[-1].step_s):
+                break
+            if family in found and _length(plan.step_s) > _length(found[family].step_s):
                 continue
-            at = f"{spec.method}, K={spec.K}, D={spec.D}, M={spec.M}"
-            self.note(f"predicting plan {number} of at most {len(bounds)}: {at}")
-            plan = predict(spec, self.source)
-            if _length(plan.step_s) > slowest:
+            if least(plan.spec.K, plan.spec.D) > self.memory:
                 continue
             fitting = self._fitting(plan)
-            family = spec.schedule, spec.K, spec.D, spec.checkpoint
             if fitting is None or (family in found and order(found[family]) < order(fitting)):
                 continue
             try:
@@ -89,6 +85,23 @@ class Search:
         if not found:
             raise ValueError(reason or self._reason({pair: least(*pair) for pair in self._pairs}))
         return sorted(found.values(), key=order)[:top]
+
+    def _ascending(self) -> Iterator[Prediction]:
+        """All plans, by the length of their steps; one is predicted when its bound is the least."""
+        specs = [spec for pair in self._pairs for spec in self._specs(*pair)]
+        waiting: list[tuple[float, int, RunSpec | Prediction]] = [
+            (self._bound(spec), number, spec) for number, spec in enumerate(specs)
+        ]
+        heapify(waiting)
+        while waiting:
+            _, number, plan = heappop(waiting)
+            if isinstance(plan, Prediction):
+                yield plan
+                continue
+            at = f"{plan.method}, K={plan.K}, D={plan.D}, M={plan.M}"
+            self.note(f"predicting one of {len(specs)} plans: {at}")
+            predicted = predict(plan, self.source)
+            heappush(waiting, (predicted.step_s, number, predicted))
 
     @cached_property
     def _modules(self) -> list[Any]:
@@ -143,7 +156,8 @@ class Search:
         if isinstance(self.source, Calibrated):
             return 0.0
         layers = self.source.layers(self.source.examples(spec), spec.checkpoint)
-        work = [F + B for F, B in zip(layers.forward, layers.backward, strict=True)]
+        factor = SPLIT if SCHEDULES[spec.schedule].split else 1.0
+        work = [F + factor * B for F, B in zip(layers.forward, layers.backward, strict=True)]
         if spec.checkpoint == "always":
             work = [seconds + R for seconds, R in zip(work, layers.recompute, strict=True)]
         if spec.schedule == "naive":

@@ -5,7 +5,7 @@ were timed, and those of a `Roofline` take their counted FLOPs and bytes over a 
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from operator import mul
@@ -96,6 +96,7 @@ class Source:
     ) -> None:
         self.model, self._optimizer, self._kind = model, optimizer, "cpu"
         self.links = Links(link or FREE)
+        self._cuts: dict[Hashable, tuple[int, ...]] = {}
 
     @property
     def range_text(self) -> str:
@@ -145,7 +146,11 @@ class Source:
             link, recompute = self.links.of_group(spec.K), spec.checkpoint != "never"
             return self.layers(n, spec.checkpoint).cost(link, recompute=recompute)
 
-        return counts_of(spec, self.model.layers, self.flops, by_time)
+        # Plans of a search that differ in their schedule alone share a cut.
+        rule = spec.balance, spec.partitioner, spec.checkpoint, spec.K, spec.stages_per_rank
+        if (n, *rule) not in self._cuts:
+            self._cuts[n, *rule] = counts_of(spec, self.model.layers, self.flops, by_time)
+        return self._cuts[n, *rule]
 
     def flops(self) -> Sequence[int]:
         """FLOPs of each layer's forward of one example."""

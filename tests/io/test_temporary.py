@@ -21,7 +21,8 @@ def test_nothing_is_left_and_a_folder_says_whose_it_is(temporary: Path):
 
 def printed(code: str, temporary: Path) -> str:
     """What a program prints that has this temporary folder."""
-    command, environment = [sys.executable, "-c", code], {**os.environ, "TMPDIR": str(temporary)}
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": ""}
+    command = [sys.executable, "-c", code]
     return subprocess.run(command, env=environment, capture_output=True, text=True).stdout
 
 
@@ -76,4 +77,13 @@ def test_what_libraries_leave_goes_with_the_command(temporary: Path):
         "flush=True)"
     )
     assert f"{temporary}/gpipe-" in printed(code, temporary)
+    assert list(temporary.iterdir()) == []
+
+
+def test_predict_leaves_nothing_though_python_does_not_end_by_itself(temporary: Path):
+    code = (
+        "import sys; sys.argv = ['repro', 'predict']; from repro.__main__ import main\n"
+        "print('printed'); main(); print('never')"
+    )
+    assert printed(code, temporary) == "printed\n"
     assert list(temporary.iterdir()) == []
