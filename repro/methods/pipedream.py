@@ -103,7 +103,7 @@ class PipeDream(Method):
         now_sent = self._links.sent_bytes()
         self._sent = {what: size - sent[what] for what, size in now_sent.items()}
         loss = torch.stack(losses).sum().item() if losses else 0.0
-        return StepResult(self._channel.from_last(loss), start, end)
+        return StepResult(self._channel.all_gather(loss)[-1], start, end)
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
         """Run only F, after the updates of all micro-batches in flight."""
@@ -119,10 +119,10 @@ class PipeDream(Method):
         self.module.train()
         self._links.flush()
         if not self._is_last:
-            return EvaluationResult(self._channel.from_last(0.0), None)
+            return EvaluationResult(self._channel.all_gather(0.0)[-1], None)
         scored = zip(outputs, *self._scored(targets), strict=True)
         loss = sum(self._setup.loss(value, part).item() * share for value, part, share in scored)
-        return EvaluationResult(self._channel.from_last(loss), gather(outputs))
+        return EvaluationResult(self._channel.all_gather(loss)[-1], gather(outputs))
 
     def asynchrony(self) -> dict[str, list[int]]:
         """On stage j, once the pipe was full: K - 1 - j."""

@@ -4,7 +4,6 @@ They are ordinary layers with real messages, so any engine can run them. They sh
 the engine, also with more stages than a machine has devices (fidelity "emulated").
 """
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from annotated_types import Interval
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from repro.gpipe.runtime.clock import Waits, wait_until
+from repro.gpipe.runtime.clock import Waits
 from repro.models.arguments import Count, Layers
 from repro.models.model import Model
 
@@ -79,8 +78,7 @@ class TimedLayer(nn.Module):
     """[N, any] -> [N, elements]: F takes forward_s seconds, B takes backward_s.
 
     The output is the input if it has the same width, else zeros. The parameters have no effect, and
-    their gradients are 0; an optimizer can update them, which takes `TimedSGD` update_s seconds. If
-    a schedule splits B, weight_s seconds of it are for the weights' gradients.
+    their gradients are 0. If a schedule splits B, weight_s seconds of it are for these gradients.
     """
 
     def __init__(
@@ -88,7 +86,6 @@ class TimedLayer(nn.Module):
         forward_s: float,
         backward_s: float,
         elements: int,
-        update_s: float = 0.0,
         weight_s: float = 0.0,
         parameters: int = 1,
     ) -> None:
@@ -96,23 +93,10 @@ class TimedLayer(nn.Module):
         self.forward_s, self.backward_s, self.elements = forward_s, backward_s, elements
         self.weight_s = weight_s
         self.weight = nn.Parameter(torch.zeros(parameters))
-        vars(self.weight)["update_s"] = update_s
 
     def forward(self, x: Tensor) -> Tensor:
         seconds = self.forward_s, self.backward_s, self.weight_s
         return _Wait.apply(x, self.weight, self.elements, seconds)
-
-
-class TimedSGD(torch.optim.SGD):
-    """SGD whose step takes the sum of its parameters' `update_s`, in seconds."""
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        start = time.perf_counter()
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        deadline = start + sum(getattr(p, "update_s", 0.0) for p in parameters)
-        loss = super().step(closure)
-        wait_until(deadline)
-        return loss
 
 
 def timed(
@@ -120,21 +104,19 @@ def timed(
     forward_s: Seconds | Sequence[Seconds] = 0.002,
     backward_s: Seconds | Sequence[Seconds] = 0.004,
     elements: Count | Sequence[Count] = 1024,
-    update_s: Seconds | Sequence[Seconds] = 0.0,
     weight_s: Seconds | Sequence[Seconds] | None = None,
     parameters: Count | Sequence[Count] = 1,
 ) -> Model:
     """A model of L timed layers; by default B takes twice as long as F, as in the paper.
 
     Every argument but L is one number for all layers, or a list of L numbers: seconds of F (and R)
-    and of B of one micro-batch of any size, float32 numbers per example in the output of a layer,
-    and seconds of the layer's update by `TimedSGD`. `weight_s` is the part of B for the weights'
-    gradients, for a schedule that splits B; by default it is half of B. The
-    inputs of the model are as wide as the output of the first layer. Replicas sum the gradients of
-    the parameters.
+    and of B of one micro-batch of any size, and float32 numbers per example in the output of a
+    layer. `weight_s` is the part of B for the weights' gradients, for a schedule that splits B; by
+    default it is half of B. The inputs of the model are as wide as the output of the first layer.
+    Replicas sum the gradients of the parameters.
     """
     numbers: dict[str, Any] = {"forward_s": forward_s, "backward_s": backward_s}
-    numbers |= {"elements": elements, "update_s": update_s, "weight_s": weight_s}
+    numbers |= {"elements": elements, "weight_s": weight_s}
     numbers["parameters"] = parameters
     for name, given in numbers.items():
         if given is None:

@@ -30,11 +30,10 @@ _ROUNDS = 8  # exchanges by which a clock is compared
 Vote = Callable[[int, int, float], tuple[int, int, float]]
 
 _HEADER = Struct("<qddd")  # position of the kind in this list, then numbers
-_TRAINING, _EVALUATION, _OBJECT, _LOSS, _VOTE = _KINDS = [
+_TRAINING, _EVALUATION, _OBJECT, _VOTE = _KINDS = [
     "a training step",  # N, or 0 if the inputs are refused
     "an evaluation",  # the same
     "an object",  # bytes that follow
-    "the loss",
     "the vote on a step",  # see `vote`
 ]
 
@@ -96,14 +95,6 @@ class ControlChannel:
         """Receive an object of `send_object`; trusts the peer, a process of the same program."""
         size = int(self._recv(_OBJECT, rank)()[0])
         return pickle.loads(bytes(self._irecv(size, rank)().numpy()))
-
-    def from_last(self, value: float) -> float:
-        """Send the last rank's value to every rank; returns that value."""
-        if not self.is_last:
-            return self._recv(_LOSS, self.ranks - 1)()[0]
-        for wait_for_send in [self._isend(_header(_LOSS, value), j) for j in range(self.ranks - 1)]:
-            wait_for_send()
-        return value
 
     def flush(self) -> None:
         """Wait until what was started is received."""

@@ -14,13 +14,11 @@ from torch import nn
 from repro.gpipe.comm.transport import TIMEOUT
 from repro.gpipe.tree import split
 from repro.harness.cut import config_of
-from repro.harness.predict import waits
 from repro.harness.request import Request
 from repro.harness.spec import PIPELINING, REPLICATED, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.methods.method import Setup
 from repro.models import Model
-from repro.models.timed import TimedSGD
 
 _SPARE = timedelta(seconds=5)  # a stage waits so long for a neighbour whose library refused
 
@@ -36,7 +34,7 @@ def setup_of(request: Request, model: Model, inputs: Any, rank: int, groups: lis
         sample=sample,
         seed=spec.seed,
         device=device_of(request.device, rank),
-        optimizer=partial(TimedSGD if waits(model) else OPTIMIZERS[spec.optimizer], lr=spec.lr),
+        optimizer=partial(OPTIMIZERS[spec.optimizer], lr=spec.lr),
         group=groups[0] if groups else None,
         zero=spec.zero is not None,
     )
