@@ -138,10 +138,8 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
         return f"; try {letter}: K stages, M micro-batches, a mini-batch of N, D replicas"
     if "--only" in flags and letter in _LETTERS.values():
         value = tokens[0].partition("=")[2] or "".join(tokens[1:2])
-        return (
-            f"; --only {letter[2:]}={value} chooses among its runs, `repro run sweep {letter}` "
-            "measures others"
-        )
+        chosen = f"--only {letter[2:]}={value}"
+        return f"; {chosen} chooses among its runs, `repro run sweep {letter}` measures others"
     # Without the dashes, which all names have in common.
     bare = {flag[2:].lower(): flag for flag in flags}
     for near in get_close_matches(word[2:80].lower(), bare, n=1, cutoff=0.7):

@@ -110,11 +110,10 @@ class Found:
         ties = [named(plan) for plan in fitting if order(plan)[0] == order(best)[0]]
         speed = ranged(best.spec.N / best.step_s, unit=self.of.model.unit)
         over_plain = ranged(self.plain.step_s / best.step_s, unit=TIMES)
-        return (
-            f"{fastest}: {at}: {speed}, {over_plain} over plain training"
-            f"{', which does not fit' * (plain is False)}{'; about as fast: ' * bool(ties)}"
-            f"{'; '.join(ties)}"
-        )
+        sentence = f"{fastest}: {at}: {speed}, {over_plain} over plain training"
+        if plain is False:
+            sentence += ", which does not fit"
+        return f"{sentence}; about as fast: {'; '.join(ties)}" if ties else sentence
 
 
 def main(arguments: list[str]) -> int:

@@ -135,8 +135,7 @@ def show_runs(results: Results, options: ReportOptions) -> None:
 
 
 def _known(of: Run | Round, *names: str) -> dict[str, float | None]:
-    numbers = same(of, *names)
-    return {name: None if isnan(value) else value for name, value in numbers.items()}
+    return {n: None if isnan(value) else value for n, value in same(of, *names).items()}
 
 
 def show_run(results: Results, run: Run) -> None:

@@ -516,9 +516,9 @@ class Group(Frozen):
     of each, in random order, and a round has `steps` blocks.
 
     A round stops when the ratios of its runs are decided. `rounds` replaces the experiment's number
-    of rounds. A group that is `first` is measured before others: verdicts rest on it at the laptop
-    scale, or it takes no time. Timed stages of a group that is `shared` may share a GPU, to show
-    what the runtime costs there.
+    of rounds. A group that is `first` is measured before others, since verdicts rest on it at the
+    laptop scale. Timed stages of a group that is `shared` may share a GPU, to show what the runtime
+    costs there.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")

@@ -82,7 +82,6 @@ _MINIMAL: Allowed = {
     "fidelity": ("measured",),
     "checkpoint": ("always",),
 }
-# One device, so nothing is sent.
 _LOOP: Allowed = {**_PIPELINE, "K": (1,), "task": ("train",), "fidelity": ("measured",)}
 _TORCH = "peers.pipelining.Pipelining"
 # With recomputation it runs a block of n linear layers n + 2 times, see `findings`.

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from repro.io.temporary import own_folder
 
 ENDED = 2**22 + 1  # more than Linux gives out
@@ -24,15 +26,6 @@ def printed(code: str, temporary: Path) -> str:
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": ""}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=environment, capture_output=True, text=True).stdout
-
-
-def test_a_forked_process_that_ends_leaves_the_folder(temporary: Path):
-    code = (
-        "import os; from repro.io.temporary import own_folder\nwith own_folder() as folder:\n    "
-        "if os.fork(): os.wait(); print(folder.exists())"
-    )
-    assert printed(code, temporary) == "True\n"
-    assert list(temporary.iterdir()) == []
 
 
 def renamed(folder: Path, place: int, part: object) -> Path:
@@ -71,19 +64,23 @@ def test_folders_of_living_processes_and_of_others_stay(temporary, monkeypatch):
             assert not reused.exists()
 
 
-def test_what_libraries_leave_goes_with_the_command(temporary: Path):
-    code = (
-        "import tempfile; from repro.__main__ import main; main()\nprint(tempfile.mkdtemp(), "
-        "flush=True)"
-    )
-    assert f"{temporary}/gpipe-" in printed(code, temporary)
-    assert list(temporary.iterdir()) == []
-
-
-def test_predict_leaves_nothing_though_python_does_not_end_by_itself(temporary: Path):
-    code = (
-        "import sys; sys.argv = ['repro', 'predict']; from repro.__main__ import main\n"
-        "print('printed'); main(); print('never')"
-    )
-    assert printed(code, temporary) == "printed\n"
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        (
+            "import os; from repro.io.temporary import own_folder\nwith own_folder() as folder:\n"
+            " if os.fork(): os.wait(); print(folder.exists())",
+            "True\n",
+        ),
+        ("import tempfile; from repro.__main__ import main; main(); tempfile.mkdtemp()", ""),
+        (  # it does not return
+            "import sys; sys.argv = ['repro', 'predict']; from repro.__main__ import main\n"
+            "print('printed'); main(); print('never')",
+            "printed\n",
+        ),
+    ],
+    ids=["a forked process ends first", "a library leaves a folder", "predict ends at once"],
+)
+def test_nothing_is_left_by_a_program(code, shown, temporary: Path):
+    assert printed(code, temporary).endswith(shown)
     assert list(temporary.iterdir()) == []

@@ -64,14 +64,9 @@ def browser() -> Iterator[Any]:
     if chromium is None:
         pytest.skip("needs chromium on the PATH")
     with api.sync_playwright() as playwright:
-        own = {
-            **os.environ,
-            "HOME": tempfile.gettempdir(),
-            "XDG_CONFIG_HOME": "",
-            "XDG_CACHE_HOME": "",
-        }
+        own = {"HOME": tempfile.gettempdir(), "XDG_CONFIG_HOME": "", "XDG_CACHE_HOME": ""}
         started = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox"], env=own
+            executable_path=chromium, args=["--no-sandbox"], env={**os.environ, **own}
         )
         yield started
         started.close()

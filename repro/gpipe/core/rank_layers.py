@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from repro.gpipe.core.layers import is_compiled, modules_of, more_than_a_sequence, parameters_of
+from repro.gpipe.core.layers import is_compiled, more_than_a_sequence, parameters_of
 from repro.gpipe.core.loss import Weighted
 
 
@@ -71,7 +71,7 @@ class RankLayers:
         # A list of what all modules hold is made in a fraction of the time of a search.
         children = [child for module in self.modules for child in module._modules.values()]
         if not self.modules or children != self._children:
-            self.modules = modules_of(self.module)
+            self.modules = [*self.module.modules()]
             self._children = [child for m in self.modules for child in m._modules.values()]
         held = [each for module in self.modules for each in module._parameters.values()]
         if len(held) != len(self._held) or not all(map(is_, held, self._held)):
@@ -82,7 +82,7 @@ class RankLayers:
             # A loss of torch has no state, and may be made anew for each step.
             is_torchs = type(loss).__module__.startswith("torch.")
             self.loss_module = loss if isinstance(loss, nn.Module) and not is_torchs else None
-        self.of_loss = () if self.loss_module is None else (*modules_of(self.loss_module),)
+        self.of_loss = () if self.loss_module is None else (*self.loss_module.modules(),)
         tree = [*self.module._modules], [*self.module], self.modules
         # A module only equals itself.
         if tree != self._tree and not self.container_problem:
@@ -97,4 +97,4 @@ class RankLayers:
     def parameters_of(self, stage: int) -> list[nn.Parameter]:
         """The parameters of one of these stages, in layer order."""
         layers = [layer for _, layer in self.layers[stage]]
-        return parameters_of(part for layer in layers for part in modules_of(layer))
+        return parameters_of(part for layer in layers for part in layer.modules())
