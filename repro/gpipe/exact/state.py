@@ -245,8 +245,8 @@ def _put(place: _Place, value: Any, frozen: Any) -> None:
 
 
 def _is_alike(tensor: Tensor, copy: Tensor) -> bool:
-    """Whether a copy has the form that the tensor has now."""
-    same = tensor.shape == copy.shape and tensor.dtype == copy.dtype
+    """Whether a plain tensor can be copied into an earlier copy of it."""
+    same = type(tensor) is Tensor and tensor.shape == copy.shape and tensor.dtype == copy.dtype
     return same and tensor.device == copy.device and tensor.layout == copy.layout
 
 
