@@ -106,7 +106,7 @@ set_up() {
     if ! ls .venv/lib/python3*/site-packages/torch/__init__.py >/dev/null 2>&1; then
         check_space "$need_gb"
         echo "Set-up, once: $sizes; about 5 minutes at 100 Mbit/s. Everything goes into .venv."
-        echo "The experiments after it: three to five minutes with --scale smoke, 20 to 27 at laptop scale."
+        echo "The experiments after it: three to five minutes with --scale smoke, 18 to 27 at laptop scale."
     fi
     if [ -n "$python" ]; then
         # `venv --clear` would empty the folder that the link leads to.
