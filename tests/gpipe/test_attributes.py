@@ -1,5 +1,6 @@
 """Random state of a layer; state that a layer moves trains exactly, or the step is refused."""
 
+import math
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -139,6 +140,20 @@ def test_state_that_a_layer_moves_is_put_back_for_recomputation(kind):
 def test_the_comparison_keeps_what_a_layer_adds_by_backward():
     pipe, x = pipeline(lambda: Holding(nn.Linear(4, 1), train_head), "always"), torch.randn(6, 4)
     assert pipe.compare(x, x, MSE).verdict != "different"
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+def test_a_refused_step_keeps_what_was_added_between_steps_or_by_a_forward(checkpoint):
+    """A sparse tensor among it, whose values cannot be compared."""
+    layer = Holding(None, lambda layer, y: setattr(layer, "made", torch.eye(4).to_sparse()) or y)
+    pipe = Pipeline([layer], 1, 2, checkpoint=checkpoint)
+    x = torch.ones(4, 4)
+    pipe.train_step(x, x, MSE)
+    layer.register_buffer("mask", torch.ones(4))
+    with pytest.raises(FloatingPointError):
+        pipe.train_step(x * math.inf, x, MSE)
+    assert layer.mask.sum() == 4
+    assert layer.made.sum() == 4
 
 
 def test_a_tensor_does_not_pass_through_an_object_of_two_stages():

@@ -47,7 +47,9 @@ class LayerState(Guard):
         self._elsewhere: dict[int, Any] = {}  # by id, what layers of two stages hold
 
     def begin_step(self, step: Any) -> None:
-        tree = self._layers.tree_number, *self._layers.of_loss  # losses may take turns
+        # Losses may take turns, and a user may have added attributes and buffers.
+        counts = [len(vars(module)) + len(module._buffers) for module in self._layers.modules]
+        tree = self._layers.tree_number, *self._layers.of_loss, *counts
         if self._tree != tree:
             self._tree = tree
             self._places = [*self._all()]
@@ -173,10 +175,10 @@ class LayerState(Guard):
         versions = self._versions
         written = [k for k, version in versions.items() if values[k]._version != version]
         if closely:
-            tensors = {k for k, value in enumerate(values) if isinstance(value, Tensor)}
-            unwritten = sorted(k for k in tensors.difference(written) if not is_lazy(values[k]))
-            written += [k for k in unwritten if not torch.equal(values[k], self._frozen[k])]
-        changed += [k for k in written if now[k] is values[k] and not is_lazy(now[k])]
+            tensors = [k for k, value in enumerate(values) if isinstance(value, Tensor)]
+            written += [k for k in tensors if not _has_values_of(values[k], self._frozen[k])]
+        found = dict.fromkeys(written)
+        changed += [k for k in found if now[k] is values[k] and not is_lazy(now[k])]
         changed += [k for k in self._shared if not _is_as_before(now[k], self._frozen[k])]
         return changed
 
@@ -242,6 +244,12 @@ def _put(place: _Place, value: Any, frozen: Any) -> None:
     if access is not None:
         access[1](frozen)
     mapping[name] = value if access is not None else frozen
+
+
+def _has_values_of(tensor: Tensor, copy: Tensor) -> bool:
+    """Whether the values are those of a copy; of other layouts only the version is known."""
+    is_plain = tensor.layout == torch.strided and not (tensor.is_nested or is_lazy(tensor))
+    return not is_plain or torch.equal(tensor, copy)
 
 
 def _is_alike(tensor: Tensor, copy: Tensor) -> bool:
