@@ -145,7 +145,12 @@ def test_the_comparison_keeps_what_a_layer_adds_by_backward():
 @pytest.mark.parametrize("checkpoint", ["always", "never"])
 def test_a_refused_step_keeps_what_was_added_between_steps_or_by_a_forward(checkpoint):
     """A sparse tensor among it, whose values cannot be compared."""
-    layer = Holding(None, lambda layer, y: setattr(layer, "made", torch.eye(4).to_sparse()) or y)
+
+    def make(layer, y):
+        layer.made = torch.eye(4).to_sparse()
+        return y
+
+    layer: Any = Holding(None, make)
     pipe = Pipeline([layer], 1, 2, checkpoint=checkpoint)
     x = torch.ones(4, 4)
     pipe.train_step(x, x, MSE)
