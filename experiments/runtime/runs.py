@@ -33,7 +33,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; stages wait, so K=8 needs no 8 devices; one GPU at scale gpu",
-        minutes={"smoke": 0.1, "laptop": 1.1, "gpu": 15},
+        minutes={"smoke": 0.1, "laptop": 1.1, "gpu": 20},
         rounds=1,  # waits hardly differ from round to round
         groups=_on_one_gpu(scale) if scale == "gpu" else (_known(scale),),
     )
