@@ -48,7 +48,8 @@ BROKEN = "RuntimeError: layer two is broken"
     ("model", "fields", "status", "reason"),
     [
         ("raises", {}, "failed", f"stage 1, F0 of step 0: {BROKEN} .in layers.1., a _Goes"),
-        ("raises", {"library": "torch", "trace": False}, "failed", f"stage [01], in torch: {BROKEN}"),
+        # Each rank runs all layers on the meta device, so either may be the first.
+        ("raises", {"library": "torch", "trace": False}, "failed", f"stage ., in torch: {BROKEN}"),
         ("takes_tokens", {"warmup": 1}, "failed", "stage 0, .*; for tokens return a `repro.models"),
         ("overflows", {}, "failed", "step 0: outputs or loss of micro-batch 0 on stage 1 are inf"),
         ("dies", {}, "failed", "stage 1, .* died .SIGKILL, probably out of memory"),
