@@ -4,6 +4,7 @@ Exhibits are made from `runs_frame` with groupby, pivot and merge. `repro.result
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -115,8 +116,12 @@ def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:
     data with the weights that were kept. Controls are left out, see `controls_frame`. The index is
     the place in `Results.runs`.
     """
-    frame = _frame(results, [run for run in _of(results, experiments) if not run.spec.control])
-    return select(frame, **wanted)
+    return select(_all_of(results, *experiments), **wanted)
+
+
+@lru_cache(maxsize=1)  # an exhibit asks for several selections of the same runs
+def _all_of(results: Results, *experiments: str) -> Frame:
+    return _frame(results, [run for run in _of(results, experiments) if not run.spec.control])
 
 
 def controls_frame(results: Results, *experiments: str) -> Frame:
