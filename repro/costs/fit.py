@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from math import sqrt
+from math import inf, sqrt
 from operator import itemgetter
 from typing import Any
 
@@ -18,10 +18,13 @@ from repro.costs.fake import mini_batch
 from repro.costs.size_ladder import Sizes
 from repro.costs.stage_memory import Messages, Ranks, StageMemory, micro_batch
 from repro.gpipe.core.config import PipelineConfig
+from repro.gpipe.partition.layer_costs import stage_layers
+from repro.gpipe.partition.partition import Cost
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.tree import sizes
 from repro.models import Model
 
+Counts = tuple[int, ...]  # layers of each stage
 _FIRST = 15  # index of the size that is tried first: D=256 of AmoebaNet, L=16 of the Transformer
 _PREDICTED = 12  # sizes of a ladder that are tried by prediction, then it is bisected
 _BEYOND = 3  # layers that are tried behind the first one that does not fit
@@ -80,38 +83,42 @@ class Tasks(Ranks):
     def shallow(self) -> bool:
         return len(self.counter) < self.schedule.stages
 
-    def pack(self, memory: int) -> tuple[int, ...] | None:
-        """Fill one stage after the other with as many layers as fit; None if some are left over."""
-        K, counts = self.schedule.stages, []
+    def pack(self, memory: int, cost: Cost | None = None, most: float = inf) -> Counts | None:
+        """Fill one stage after the other with as many layers as fit; None if some are left over.
+
+        A stage fits if its peak is at most `memory` bytes and its cost at most `most`.
+        """
+
+        def fits(j: int, start: int, count: int) -> bool:
+            is_cheap = cost is None or cost(start, start + count) <= most
+            return is_cheap and self.peak(j, range(start, start + count)).total <= memory
+
+        K, counts = self.schedule.stages, list[int]()
         start = 0
         for j in range(K - 1):
-            most = len(self.counter) - start - (K - 1 - j)  # one is left for each later stage
-            count = self._filled(j, start, most, memory, counts[-1] if counts else 1)
+            left = len(self.counter) - start - (K - 1 - j)  # one is left for each later stage
+            count = _filled(partial(fits, j, start), left, counts[-1] if counts else 1)
             if not count:
                 return None
             counts.append(count)
             start += count
-        rest = range(start, len(self.counter))
-        if not rest or self.peak(K - 1, rest).total > memory:
-            return None
-        return (*counts, len(rest))
+        rest = len(self.counter) - start
+        return (*counts, rest) if rest and fits(K - 1, start, rest) else None
 
-    def _filled(self, j: int, start: int, most: int, memory: int, guess: int) -> int:
-        """The greatest number of layers that fit into stage j, near to `guess`.
-
-        A stage of more layers seldom takes less memory, but may if a narrower tensor crosses behind
-        it. So a few more layers are tried behind the first number that does not fit.
-        """
-
-        def is_too_large(count: int) -> bool:
-            return self.peak(j, range(start, start + count)).total > memory
-
-        low, high, step = 0, min(most, guess), 1
-        while high < most and not is_too_large(high):
-            low, high, step = high, min(most, high + step), 2 * step
-        fitting = low + bisect_left(range(low + 1, high + 1), True, key=is_too_large)
-        further = range(min(most, fitting + _BEYOND), fitting, -1)
-        return next((count for count in further if not is_too_large(count)), fitting)
+    def cheapest(self, memory: int, cost: Cost) -> Counts | None:
+        """The cut that fits and whose most expensive stage costs least, to one part in 500."""
+        best = self.pack(memory)
+        low = 0.0
+        while best is not None:
+            high = max(cost(own.start, own.stop) for own in stage_layers(best))
+            if high - low <= high / 500:
+                break
+            middle = (low + high) / 2
+            if (found := self.pack(memory, cost, middle)) is None:
+                low = middle
+            else:
+                best = found
+        return best
 
     @cached_property
     def cut(self) -> Cut:
@@ -120,7 +127,7 @@ class Tasks(Ranks):
         stages = tuple(self.peaks(balance))
         return Cut(dict(self.args), self.counter.parameters, balance, stages)
 
-    def evenest(self) -> tuple[int, ...]:
+    def evenest(self) -> Counts:
         """The cut whose fullest stage takes the least memory, to one part in a thousand."""
         high = 2**10
         while (best := self.pack(high)) is None:
@@ -134,6 +141,20 @@ class Tasks(Ranks):
             else:
                 high, best = middle, balance
         return best
+
+
+def _filled(fits: Callable[[int], bool], most: int, guess: int) -> int:
+    """The greatest number of layers, up to `most`, that fit into a stage, near to `guess`.
+
+    A stage of more layers seldom takes less memory, but may if a narrower tensor crosses behind it.
+    So a few more layers are tried behind the first number that does not fit.
+    """
+    low, high, step = 0, min(most, guess), 1
+    while high < most and fits(high):
+        low, high, step = high, min(most, high + step), 2 * step
+    fitting = low + bisect_left(range(low + 1, high + 1), True, key=lambda count: not fits(count))
+    further = range(min(most, fitting + _BEYOND), fitting, -1)
+    return next((count for count in further if fits(count)), fitting)
 
 
 class Ladder:

@@ -82,6 +82,9 @@ class Ranks:
     targets: Tree
     messages: Messages = Messages()
     element_bytes: float = 4  # as for `StageMemory.stored_in`
+    # Whether gradients are copied before they are summed over replicas. The copies count as if all
+    # were there at the peak, which is an upper bound.
+    copies_gradients: bool = False
 
     @cached_property
     def peak(self) -> Callable[..., StageMemory]:
@@ -90,7 +93,13 @@ class Ranks:
 
     def _peak(self, rank: int, *layers: range) -> StageMemory:
         walk = _Walk(self, rank, layers)
-        return self.counter.memory(walk.key, walk.find_peak).stored_in(self.element_bytes)
+        memory = self.counter.memory(walk.key, walk.find_peak)
+        if self.copies_gradients:
+            kinds = [*memory.kinds]
+            own = (self.counter.resident(n) for of_stage in layers for n in of_stage)
+            kinds[GRADIENTS] += sum(each.parameters for each in own)
+            memory = StageMemory(tuple(kinds), memory.at)
+        return memory.stored_in(self.element_bytes)
 
     def peaks(self, balance: Sequence[int]) -> list[StageMemory]:
         """Of all ranks; `balance` has the number of layers of each stage."""

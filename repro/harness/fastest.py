@@ -120,8 +120,7 @@ class Search:
         M = min(self.plain.N // D, 2 * K)
         lean = {"K": K, "D": D, "M": M, "N": M * D, "schedule": "1f1b", "checkpoint": "always"}
         spec = self.plain.model_copy(update=lean)
-        counts = self.source.cuts_by_memory(spec).evenest()
-        return max(self.source.peaks(spec, self.source.examples(spec), counts) or [0])
+        return self.source.tasks(spec, self.source.examples(spec)).cut.fullest
 
     def _specs(self, K: int, D: int) -> Iterator[RunSpec]:
         """The plans of a (K, D), with equal micro-batches of a size that has known times.
@@ -165,14 +164,14 @@ class Search:
         return spec.M * max(max(work), sum(work) / spec.K)
 
     def _fitting(self, plan: Prediction) -> Prediction | None:
-        """The plan if it fits, else the same with the cut that takes the least memory."""
+        """The plan if it fits, else the same with the fastest cut that does."""
         if max(plan.peaks or [0]) <= self.memory:
             return plan
-        cuts = self.source.cuts_by_memory(plan.spec)
-        if plan.spec.stages_per_rank is not None or cuts.pack(int(self.memory)) is None:
+        if plan.spec.stages_per_rank is not None:
             return None
-        even = predict(plan.spec, self.source, cuts.evenest())
-        return even if max(even.peaks or [0]) <= self.memory else None
+        cost = self.source.cost(plan.spec, plan.examples)
+        counts = self.source.tasks(plan.spec, plan.examples).cheapest(int(self.memory), cost)
+        return predict(plan.spec, self.source, counts) if counts else None
 
     def _reason(self, least: dict[tuple[int, int], int]) -> str:
         """Why there is no plan."""

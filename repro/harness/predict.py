@@ -141,16 +141,18 @@ class Source:
     def counts(self, spec: RunSpec, n: int) -> tuple[int, ...]:
         """Layers of each stage, cut as in the spec; times are those of this source."""
         assert self.model is not None
-
-        def by_time() -> Cost:
-            link, recompute = self.links.of_group(spec.K), spec.checkpoint != "never"
-            return self.layers(n, spec.checkpoint).cost(link, recompute=recompute)
-
         # Plans of a search that differ in their schedule alone share a cut.
         rule = spec.balance, spec.partitioner, spec.checkpoint, spec.K, spec.stages_per_rank
         if (n, *rule) not in self._cuts:
-            self._cuts[n, *rule] = counts_of(spec, self.model.layers, self.flops, by_time)
+            self._cuts[n, *rule] = counts_of(
+                spec, self.model.layers, self.flops, lambda: self.cost(spec, n)
+            )
         return self._cuts[n, *rule]
+
+    def cost(self, spec: RunSpec, n: int) -> Cost:
+        """(a, b) -> seconds of a micro-batch on a stage of layers a to b-1."""
+        link, recompute = self.links.of_group(spec.K), spec.checkpoint != "never"
+        return self.layers(n, spec.checkpoint).cost(link, recompute=recompute)
 
     def flops(self) -> Sequence[int]:
         """FLOPs of each layer's forward of one example."""
@@ -175,16 +177,10 @@ class Source:
         return replace(costs, backward=backward, backward_weight=weights)
 
     def peaks(self, spec: RunSpec, n: int, counts: Sequence[int]) -> list[int] | None:
-        """Counted bytes of each rank at its peak; None without a model.
-
-        With replicas its gradients are copied before they are summed. The copies count as if they
-        were all there at the peak, which is an upper bound.
-        """
+        """Counted bytes of each rank at its peak; None without a model."""
         if self.model is None:
             return None
-        peaks = [peak.total for peak in self._tasks(spec, n).peaks(counts)]
-        copies = self.gradient_bytes(spec, counts) if spec.D > 1 else [0] * spec.K
-        return [peak + size for peak, size in zip(peaks, copies, strict=True)]
+        return [peak.total for peak in self.tasks(spec, n).peaks(counts)]
 
     def gradient_bytes(self, spec: RunSpec, counts: Sequence[int]) -> list[int]:
         """Bytes of the gradients of each rank, which holds the stages r, r + K, and so on."""
@@ -195,14 +191,17 @@ class Source:
     def _layer_bytes(self) -> list[int]:
         return [self.counter.resident(index).parameters for index in range(len(self.counter))]
 
-    def cuts_by_memory(self, spec: RunSpec) -> Tasks:
-        """The stages that the model can be cut into; each rank holds one."""
-        return self._tasks(spec, self.examples(spec))
-
-    def _tasks(self, spec: RunSpec, n: int) -> Tasks:
+    def tasks(self, spec: RunSpec, n: int) -> Tasks:
+        """The stages that the model can be cut into."""
         inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
-        schedule = spec.make_schedule()
-        return Tasks(self.counter, schedule, inputs, targets, element_bytes=self.element_bytes)
+        return Tasks(
+            self.counter,
+            spec.make_schedule(),
+            inputs,
+            targets,
+            element_bytes=self.element_bytes,
+            copies_gradients=spec.D > 1,
+        )
 
 
 def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Prediction:

@@ -2,7 +2,7 @@
 
 import json
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, combinations, pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ from repro.cli.main import main
 from repro.costs.fit import Step, largest, tasks
 from repro.costs.units import parse_bytes
 from repro.gpipe.core.config import PipelineConfig
+from repro.gpipe.partition.layer_costs import stage_layers
+from repro.gpipe.partition.partition import additive
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.models import build
 
@@ -34,6 +36,25 @@ def test_no_cut_is_more_even():
             if all(a < b for a, b in pairwise(other)):
                 stages = found.peaks([b - a for a, b in pairwise(other)])
                 assert max(stage.total for stage in stages) >= 0.99 * found.cut.fullest
+
+
+def test_no_cut_that_fits_is_cheaper():
+    found = tasks(transformer, STEP, {"L": 9})
+    cost = additive([3.0, *9 * [1.0], 6.0])
+    ends = ((0, *inner, 11) for inner in combinations(range(1, 11), 3))
+    cuts = [tuple(b - a for a, b in pairwise(each)) for each in ends]
+    peak = {cut: max(stage.total for stage in found.peaks(cut)) for cut in cuts}
+    largest_cost = {cut: max(cost(s.start, s.stop) for s in stage_layers(cut)) for cut in peak}
+    answers = set[Any]()
+    for memory in range(found.cut.fullest, max(peak.values()), found.cut.fullest // 20):
+        least = min(largest_cost[cut] for cut in peak if peak[cut] <= memory)
+        answer = found.cheapest(memory, cost)
+        assert answer is not None
+        assert peak[answer] <= memory
+        assert largest_cost[answer] == least
+        answers.add(answer)
+    assert len(answers) > 1
+    assert found.cheapest(found.cut.fullest // 2, cost) is None
 
 
 def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count():
