@@ -67,7 +67,7 @@ def experiment(
             builders' own (the paper's) size at node and paper.
         checkpoint: which micro-batches are recomputed in the backward pass.
         schedule: order of forwards and backwards.
-        stages_per_rank: of the schedule interleaved-1f1b, at least 2; K counts the devices.
+        stages_per_rank: of an interleaved schedule, at least 2; K counts the devices.
         balance: what stages are cut by, or one layer count per stage.
         partitioner: rule of the cut: the paper's or Lingvo's; by default the smallest largest
             stage.

@@ -64,6 +64,7 @@ def answer(options: PredictOptions) -> int:
 def _step(options: PredictOptions) -> "Step":
     from repro.costs.fit import Step
     from repro.gpipe import PipelineConfig
+    from repro.gpipe.schedule.kinds import SCHEDULES
     from repro.harness.tasks.optimizers import OPTIMIZERS
 
     if len(options.K) > 1 or len(options.M) > 1:
@@ -71,8 +72,8 @@ def _step(options: PredictOptions) -> "Step":
     (K,), (M,) = options.K or (1,), options.M or (min(32, options.N),)
     if K < 1 or not 1 <= M <= options.N:
         raise ValueError(f"--K {K}, --M {M}: allowed is K from 1, and M from 1 to N={options.N}")
-    if options.schedule == "interleaved-1f1b":
-        raise ValueError("--schedule interleaved-1f1b: with --largest a device has one stage")
+    if SCHEDULES[options.schedule].interleaved:
+        raise ValueError(f"--schedule {options.schedule}: with --largest a device has one stage")
     config = PipelineConfig(K, M, checkpoint=options.checkpoint, schedule=options.schedule)
     return Step(config, options.N, partial(OPTIMIZERS[options.optimizer], lr=0.01))
 

@@ -59,7 +59,7 @@ class PredictOptions:
     schedule: ScheduleName = "gpipe"
     """order of forwards and backwards"""
     stages_per_rank: int | None = None
-    """stages of each device; at least 2 for the schedule interleaved-1f1b, otherwise left out"""
+    """stages of each device; at least 2 for an interleaved schedule, otherwise left out"""
     checkpoint: Checkpoint = "always"
     """which micro-batches are recomputed"""
     optimizer: Optimizer = "sgd"

@@ -26,6 +26,7 @@ ORDERS: tuple[tuple[ScheduleName, int | None], ...] = (
     ("interleaved-1f1b", 2),
     ("naive", None),
     ("zb-h1", None),
+    ("interleaved-zb", 2),
     ("zb", None),
 )
 # Of a single stage: each backward follows its forward, so one micro-batch is in memory at a time.

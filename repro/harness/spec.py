@@ -29,7 +29,9 @@ from repro.simulate.stage_costs import Link
 # From small to large; "overnight" is of trainings.
 Scale = Literal["smoke", "laptop", "overnight", "gpu", "node", "paper"]
 # The order of a pipeline's work.
-ScheduleName = Literal["gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b", "zb-h1", "zb"]
+ScheduleName = Literal[
+    "gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b", "zb-h1", "interleaved-zb", "zb"
+]
 BalanceRule = Literal["time", "flops", "parameters", "uniform"]
 Partitioner = Literal["minimum-variance", "cumulative-share"]
 Optimizer = Literal["sgd", "rmsprop", "rmsprop-momentum", "adam"]

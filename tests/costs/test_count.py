@@ -17,6 +17,7 @@ from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.memory import LiveBytes
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.schedule.actions import COMPUTE, Schedule, Work
+from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.models import Model, build
 
 MODELS = {
@@ -28,6 +29,7 @@ CASES = [  # model, schedule, M, recomputation
     ("transformer", "gpipe", 2, "never"),
     ("transformer", "1f1b", 4, "never"),
     ("transformer", "zb-h1", 4, "never"),
+    ("transformer", "interleaved-zb", 4, "never"),
     ("transformer", "zb", 8, "never"),
     ("amoebanet-d", "gpipe", 2, "always"),
     ("amoebanet-d", "1f1b", 8, "never"),
@@ -64,7 +66,7 @@ def prepared(
 ) -> tuple[Model, tuple[Any, Any], PipelineConfig]:
     """A model, a mini-batch, and two ranks."""
     args, N = MODELS[name]
-    held = 2 if schedule == "interleaved-1f1b" else 1
+    held = 2 if SCHEDULES[schedule].interleaved else 1
     config = PipelineConfig(
         2, M, checkpoint=checkpoint, balance="uniform", schedule=schedule, stages_per_rank=held
     )

@@ -61,6 +61,7 @@ EVERY_WAY += [
     config(2, "always", ORDER, stages_per_rank=2, transport="gloo"),
     config(1, "always", ORDER, stages_per_rank=3),
     config(3, "never", "zb", transport="gloo"),
+    config(2, "never", "interleaved-zb", stages_per_rank=2, replicas=2, micro_batches=2),
 ]
 REPLICAS = [config(2, replicas=2, micro_batches=2), config(1, replicas=2, micro_batches=2)]
 REPLICAS += [config(1, "never", ORDER, stages_per_rank=2, replicas=2, micro_batches=2)]
@@ -72,6 +73,7 @@ SPLIT = [config(2, "never", "zb-h1"), config(3, "always", "zb-h1"), config(4, "n
 INTERLEAVED = [
     config(2, "always", ORDER, stages_per_rank=2),
     config(1, "never", ORDER, stages_per_rank=2),
+    config(2, "never", "interleaved-zb", stages_per_rank=2),
 ]
 CUTS = [config(2), config(3), config(3, "never")]
 LOOPS = "clipped", "clipped by the largest", "scaled"

@@ -51,15 +51,20 @@ def search(args: dict[str, Any], N: int, memory: float = 10**9) -> Search:
 
 @pytest.mark.parametrize(
     ("schedule", "bubble"),
-    [(["--schedule", "1f1b"], 3 / 8), (INTERLEAVED, 3 / 16), (["--schedule", "zb-h1"], 3 / 8 / 3)],
-    ids=["1f1b", "interleaved", "zero bubble"],
+    [
+        (["--schedule", "1f1b"], 3 / 8),
+        (INTERLEAVED, 3 / 16),
+        (["--schedule", "zb-h1"], 3 / 8 / 3),
+        (["--schedule", "interleaved-zb", "--stages-per-rank", "2"], 3 / 16 / 3),
+    ],
+    ids=["1f1b", "interleaved", "zero bubble", "interleaved zero bubble"],
 )
 def test_bubbles_are_those_of_the_closed_forms(schedule, bubble, capsys):
     """Two stages a device halve the bubble of 1F1B; half I and half W leave a third of it."""
     timed = ["predict", "timed", "--model-args", "L=8", "--K", "4", "--M", "8", "--N", "8"]
     timed += ["--checkpoint", "never", *schedule]
     (plan,) = answer(capsys, *timed)["plans"]
-    assert len(plan["cut"]) == (8 if schedule == INTERLEAVED else 4)
+    assert len(plan["cut"]) == (8 if "--stages-per-rank" in schedule else 4)
     found = plan["idle_over_total"]
     assert found / (1 - found) == pytest.approx(bubble)  # over work
 

@@ -57,15 +57,15 @@ class Pipeline:
         checkpoint: recompute activations "always" (the paper), "never", or "except_last": not where
             B directly follows F, as in GPipe's last micro-batch.
         schedule: "gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b", or with backwards
-            in two parts "zb-h1" or "zb", where each stage does what is ready.
+            in two parts "zb-h1", "interleaved-zb" or "zb", where each stage does what is ready.
         transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
             gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each rank has its own, and
             otherwise, or with "gloo", pinned host memory.
         throttle: the speed of every link between neighbours, in either direction, to emulate a slow
             network on the CPUs of one Linux host. A link carries one message at a time, which
             arrives `latency` later. Without `overlap` its sender does not compute meanwhile.
-        stages_per_rank: v, at least 2 for "interleaved-1f1b", otherwise 1. The model is cut into
-            v K stages, and rank r runs stages r, r + K, r + 2 K and so on.
+        stages_per_rank: v, at least 2 if the schedule is interleaved, otherwise 1. The model is cut
+            into v K stages, and rank r runs stages r, r + K, r + 2 K and so on.
         device: of this rank; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first rank at least, for balance="time".

@@ -112,16 +112,32 @@ def _zb_h1(rank: int, ranks: int, micro_batches: int) -> list[Work]:
     there. In general this order has (K-1) max(F+I-W, F, I), since W fills no more than the wait for
     an F or an I.
     """
-    ahead = ranks - rank
-    order: list[Work] = [("F", rank, i) for i in range(min(ahead, micro_batches))]
-    for i in range(micro_batches):
-        order.append(("I", rank, i))
-        if i >= rank:
-            order.append(("W", rank, i - rank))
-        if i + ahead < micro_batches:
-            order.append(("F", rank, i + ahead))
-    first_left = max(0, micro_batches - rank)
-    return order + [("W", rank, i) for i in range(first_left, micro_batches)]
+    return _in_two_parts(_one_f_one_b(rank, ranks, micro_batches), behind=rank)
+
+
+def _interleaved_zb(rank: int, ranks: int, micro_batches: int, stages_per_rank: int) -> list[Work]:
+    """The same with several stages on each rank.
+
+    With v stages a rank, M a multiple of K, and F = I = W for all stages of a rank together, the
+    idle time is (K-1) F / v.
+    """
+    order = _interleaved(rank, ranks, micro_batches, stages_per_rank)
+    return _in_two_parts(order, behind=rank)
+
+
+def _in_two_parts(order: list[Work], behind: int) -> list[Work]:
+    """Put I in place of each B, and W so many B later, or at the end."""
+    result: list[Work] = []
+    later: list[Work] = []
+    for kind, stage, i in order:
+        if kind == "F":
+            result.append(("F", stage, i))
+            continue
+        result.append(("I", stage, i))
+        later.append(("W", stage, i))
+        if len(later) > behind:
+            result.append(later.pop(0))
+    return result + later
 
 
 SCHEDULES: dict[str, Kind] = {
@@ -131,6 +147,7 @@ SCHEDULES: dict[str, Kind] = {
     "naive": Kind(_naive, late=True),
     "interleaved-1f1b": Kind(_interleaved, interleaved=True),
     "zb-h1": Kind(_zb_h1, split=True),
+    "interleaved-zb": Kind(_interleaved_zb, interleaved=True, split=True),
     "zb": Kind(lambda *_: [], split=True, ready=True),
 }
 
@@ -174,12 +191,12 @@ def make_schedule(
 
     Args:
         name: "gpipe" (recompute early, as in the paper), "gpipe-late" (recompute after the gradient
-            has arrived), "1f1b", "naive", "interleaved-1f1b", "zb-h1" or "zb" (what
-            is ready).
+            has arrived), "1f1b", "naive", "interleaved-1f1b", "zb-h1", "interleaved-zb" or "zb"
+            (what is ready).
         stages: of all ranks together, at least 1; K where each rank holds one.
         micro_batches: M, at least 1; M=1 is naive model parallelism.
         checkpoint: "always", "except_last" or "never".
-        stages_per_rank: 1, or at least 2 for "interleaved-1f1b"; then K is stages /
+        stages_per_rank: 1, or at least 2 for an interleaved schedule; then K is stages /
             stages_per_rank.
 
     Raises:
