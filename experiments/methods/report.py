@@ -5,23 +5,20 @@ from math import nan
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from repro.experiments.methods import runs as plan
-from repro.experiments.methods.runs import ABOUT, NAME, SIMULATED_M, K
+from repro.experiments.methods.runs import ABOUT, NAME, K
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
-from repro.harness.text import TIMES, percent, seconds
-from repro.report import gantt, style
+from repro.harness.text import TIMES, percent
+from repro.report import style
 from repro.report.claim import Claim, number
-from repro.report.figures import Picture
 from repro.report.framed import MARKS, framed, or_status, with_interval
 from repro.report.table import Table
 
 MIB = 2**20
 RECOMPUTED = {"always": ", recomputes", "except_last": ", recomputes all but the last"}
 OVER_ONE, PEAK, SENT = "over one device", "peak MiB", "sent MiB"
-ON_TWO, COUNTED_ON_TWO = "measured on two (MiB)", "counted on two (MiB)"
 COUNTED_ON_K = f"counted on {K} at the paper's size (GiB)"
 OVER_GPIPE, BUT_GRADIENTS = "over GPipe", "over GPipe, without sums of gradients"
 OF_WHOLE_MODELS = ("data", "rows")  # each device has all weights, whose gradients are summed
@@ -30,7 +27,6 @@ WORDS = {
     "channels": "convolutions divided by channels",
     "rows": "convolutions divided by rows of images",
 }
-_CUT = 1.1  # the clock is drawn for so many steps of GPipe
 
 
 def tables(results: Results) -> list[Table]:
@@ -55,15 +51,10 @@ def side_by_side(results: Results) -> Table:
 
 
 def traffic(results: Results) -> Table:
-    """What the device sends that sends most: measured and counted on two, and counted on K."""
-    at = ["where", "model", "method"]
-    small = recorded(results, plan.TRAFFIC).set_index(at)
-    measured = select(recorded(results, plan.WORK), devices=2, checkpoint="never")
-    measured = measured.drop_duplicates(at).set_index(at)[SENT]
-    large = at_paper_size(results).set_index(at)[[SENT, OVER_GPIPE, BUT_GRADIENTS]]
-    table = small[[]].assign(**{ON_TWO: measured, COUNTED_ON_TWO: small[SENT]})
-    table = table.join(large.set_axis([COUNTED_ON_K, OVER_GPIPE, BUT_GRADIENTS], axis=1))
-    table = table.reset_index()
+    """What the device sends that sends most, counted on K."""
+    table = at_paper_size(results)
+    table = table[["where", "model", "method", SENT, OVER_GPIPE, BUT_GRADIENTS]]
+    table = table.rename(columns={SENT: COUNTED_ON_K})
     table["model"] = table["model"].map(style.model_name)
     table[COUNTED_ON_K] /= 2**10
     return framed("traffic", table, ABOUT, K=K)
@@ -112,7 +103,7 @@ def first(run: Run, field: str) -> Any:
 
 def at_paper_size(results: Results) -> Frame:
     """What is sent there, over what GPipe sends."""
-    frame, work = recorded(results, plan.TRAFFIC_AT_PAPER_SIZE), ["where", "model"]
+    frame, work = recorded(results, plan.TRAFFIC), ["where", "model"]
     piped = select(frame, method="gpipe").drop_duplicates(work).set_index(work)[SENT]
     frame = frame.join(piped.rename("piped"), on=work)
     frame[OVER_GPIPE] = frame[SENT] / frame["piped"]
@@ -120,32 +111,3 @@ def at_paper_size(results: Results) -> Frame:
     others = frame["run"].map(lambda run: most_sent(run, leaving_out="all-reduce"))
     frame[BUT_GRADIENTS] = frame[SENT].mask(whole, others) / frame["piped"]
     return frame
-
-
-def figures(results: Results) -> Iterator[Picture]:
-    yield "schedules", on_one_clock(results), {"K": K, "M": SIMULATED_M}
-
-
-def on_one_clock(results: Results) -> Figure | None:
-    frame = runs_frame(
-        results, NAME, group=plan.SCHEDULES, M=SIMULATED_M, checkpoint="never", done=True
-    )
-    steps = dict(zip(frame["method"], map(results.timeline, frame["run"]), strict=True))
-    timelines = {name: step for name, step in steps.items() if step is not None}
-    if "gpipe" not in timelines:
-        return None
-    end = _CUT * timelines["gpipe"].step_time
-    drawn, panels = style.grid(len(timelines), 1, 1.1, gap=0.38)
-    for (axes,), (name, timeline) in zip(panels, timelines.items(), strict=True):
-        gantt.boxes(axes, timeline, end)
-        axes.set_yticks([0, timeline.ranks - 1], ["0", str(timeline.ranks - 1)])
-        axes.set_ylabel("rank")
-        title = f"{name}: {percent(timeline.idle_over_total)} idle"
-        if timeline.step_time > end:
-            title += f"; it goes on to {seconds(timeline.step_time)}"
-        axes.set_title(title)
-    for (axes,) in panels[:-1]:
-        axes.tick_params(axis="x", labelbottom=False)
-    panels[-1][0].set_xlabel("time (ms), simulated")
-    gantt.legend(drawn, list(timelines.values()))
-    return drawn

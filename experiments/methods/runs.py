@@ -20,13 +20,13 @@ from repro.methods.named import fields_of
 NAME = "methods"
 ABOUT = read_about(__file__)
 WORK = ("transformer", "amoebanet-d")  # groups of the methods on one model each
-SCHEDULES, TRAFFIC, TRAFFIC_AT_PAPER_SIZE = "schedules", "traffic", "traffic-paper-size"
+TRAFFIC = "traffic-paper-size"
 
 ON_TWO = ("naive", "gpipe", "1f1b", "interleaved", "zb", "pipedream", "data", "fully-sharded")
 # What divides layers: the matrices of a Transformer, or convolutions.
 DIVIDED = {"transformer": ("tensor",), "amoebanet-d": ("channels", "rows")}
 # Each layer waits for messages of its own; on two CPU cores a step takes up to ten times as long.
-SLOW = ("fully-sharded", "zero2", "tensor", "channels", "rows")
+SLOW = ("fully-sharded", "tensor", "channels", "rows")
 
 
 class Sizes(NamedTuple):
@@ -48,24 +48,19 @@ SIZES: dict[Scale, Sizes] = {
     "paper": Sizes(_T["paper"], _A["paper"], (128, 8), (128, 8)),
 }
 
-# One layer is half a stage, so that an interleaved schedule has two stages on each rank.
-K, SIMULATED_M, LAYERS = 8, 16, 16
-LAYER_S = 0.005  # of F; B takes twice as long
-PIPELINES = {name: fields_of(name, K) for name in ("naive", "gpipe", "1f1b", "interleaved")}
-# ZB-H1, whose idle time has a formula.
-PIPELINES["zero-bubble"] = {"K": K, "schedule": "zb-h1", "checkpoint": "never"}
+K = 8  # devices of the paper's size
 _COUNTED: dict[str, Any] = {"task": "traffic", "fidelity": "counted", "trace": False}
 _COUNTED |= {"balance": "flops", "checkpoint": "never"}
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Throughput, memory, messages, bubble and staleness of each method on the same work."""
+    """Throughput, memory, messages and staleness of each method on the same work."""
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices",
         minutes={"smoke": 0.4, "laptop": 3, "node": 30, "paper": 30},
         rounds=sets(scale),
-        groups=(*_work(scale), Group(name=SCHEDULES, runs=_schedules()), *_traffic(scale)),
+        groups=(*_work(scale), _traffic(scale)),
     )
 
 
@@ -78,7 +73,6 @@ def _work(scale: Scale) -> Iterator[Group]:
         names = [*ON_TWO, *DIVIDED[model]]
         runs = [run("single", 1)]
         if model == "transformer":
-            names += ["zero1", "zero2"]
             for checkpoint in ("except_last", "always"):
                 runs += [run("single", 1, checkpoint=checkpoint)]
                 runs += [run("gpipe", 2, checkpoint=checkpoint)]
@@ -106,27 +100,14 @@ def _run(name: str, devices: int, *, batch: tuple[int, int], **given: Any) -> Ru
     return RunSpec(**settings | fields | given)
 
 
-def _schedules() -> tuple[RunSpec, ...]:
-    """Every schedule on K equal ranks with F:R:B = 1:1:2 and free messages."""
-    args = {"L": LAYERS, "forward_s": LAYER_S, "backward_s": 2 * LAYER_S, "elements": 1}
-    common: dict[str, Any] = {"model": "timed", "model_args": args, "fidelity": "simulated"}
-    common |= {"M": SIMULATED_M, "N": SIMULATED_M, "checkpoint": "never", "balance": "uniform"}
-    return tuple(RunSpec(**common | fields) for fields in PIPELINES.values())
-
-
-def _traffic(scale: Scale) -> Iterator[Group]:
-    """What each device sends: two at the sizes that are measured, and K at the paper's."""
-    size, modelled = SIZES[scale], (MODELLED_TRANSFORMER[scale], MODELLED_AMOEBANET[scale])
-    many = 2 if scale == "smoke" else K  # the small Transformer has two heads
-    work = {
-        TRAFFIC: (2, (size.transformer, size.amoebanet), (size.batch, size.images)),
-        TRAFFIC_AT_PAPER_SIZE: (many, modelled, ((32, 1), (128, 1))),
-    }
-    for group, (devices, arguments, batches) in work.items():
-        runs = []
-        for model, args, (N, M) in zip(DIVIDED, arguments, batches, strict=True):
-            for name in ("gpipe", "data", *DIVIDED[model]):
-                fields = fields_of(name, devices)
-                fields |= {"M": max(1, M // fields.get("D", 1)), "model_args": args}
-                runs.append(RunSpec(**_COUNTED, **fields, model=model, N=N))
-        yield Group(name=group, runs=tuple(runs), first=group == TRAFFIC_AT_PAPER_SIZE)
+def _traffic(scale: Scale) -> Group:
+    """What each of K devices sends at the paper's size."""
+    devices = 2 if scale == "smoke" else K  # the small Transformer has two heads
+    work = {"transformer": (MODELLED_TRANSFORMER[scale], 32)}
+    work["amoebanet-d"] = MODELLED_AMOEBANET[scale], 128
+    runs = []
+    for model, (args, N) in work.items():
+        for name in ("gpipe", "data", *DIVIDED[model]):
+            fields = fields_of(name, devices) | {"M": 1, "model_args": args}
+            runs.append(RunSpec(**_COUNTED, **fields, model=model, N=N))
+    return Group(name=TRAFFIC, runs=tuple(runs), first=True)

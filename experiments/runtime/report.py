@@ -6,10 +6,11 @@ stage stands beside a plain loop.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
-from repro.experiments.runtime.runs import ABOUT, BARE, NAME
+from repro.experiments.runtime.runs import ABOUT, NAME
 from repro.harness.frame import ratio_of, runs_frame
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval_of_sets
@@ -44,7 +45,7 @@ def _beside(results: Results, run: Run) -> Iterator[tuple[str, Estimate]]:
         best = theory.step_time(run.K, run.M, "early", F, F, 2 * F)
         sets = [[seconds / best for seconds in round_.blocks] for round_ in run.rounds]
         yield "arithmetic", interval_of_sets(sets)
-    others = {"bare loop": BARE, "plain loop": {"library": "loop"}}
+    others: dict[str, dict[str, Any]] = {"plain loop": {"library": "loop"}}
     if run.fidelity == "measured" and run.K > 1:
         others["K=1 on the same GPU"] = {"K": 1}
     elif run.checkpoint == "always":

@@ -11,8 +11,6 @@ ABOUT = read_about(__file__)
 MESSAGE = 64 * 2**10  # bytes of a micro-batch between two stages
 # Seconds of F (B takes twice as long), K, M. A step of K=8, M=32 at 20 ms takes 3 s: one is enough.
 KNOWN = [*((0.01, K, M) for K in (2, 8) for M in (4, 32)), (0.02, 8, 32)]
-BARE_AT = ((0.01, 2, 32), (0.01, 8, 32))  # where the bare loop runs too
-BARE: dict[str, Any] = {"library": "bare", "trace": False}
 OTHERS = "import:repro.models.on_gpu"
 # What one GPU trains: sizes of Table 1 that fit without recomputation, and two others. The module
 # that makes these needs torch.
@@ -40,18 +38,14 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _known(scale: Scale) -> Group:
-    known, bare = ([(0.002, 2, 4)],) * 2 if scale == "smoke" else (KNOWN, BARE_AT)
-    waits = in_blocks(scale, 5)
-    runs = [_run(*point, **waits) for point in known]
-    runs += [_run(*point, **waits, **BARE) for point in bare]
-    return Group(name="known-durations", runs=tuple(runs))
-
-
-def _run(F: float, K: int, M: int, **other: Any) -> RunSpec:
     """K timed layers, one a stage."""
-    args = {"L": K, "forward_s": F, "backward_s": 2 * F, "elements": MESSAGE // 4}
-    given: dict[str, Any] = {"K": K, "M": M, "N": M, "balance": "uniform"} | other
-    return RunSpec(model="timed", model_args=args, fidelity="emulated", **given)
+    common: dict[str, Any] = {"model": "timed", "fidelity": "emulated", "balance": "uniform"}
+    common |= in_blocks(scale, 5)
+    runs = []
+    for F, K, M in [(0.002, 2, 4)] if scale == "smoke" else KNOWN:
+        args = {"L": K, "forward_s": F, "backward_s": 2 * F, "elements": MESSAGE // 4}
+        runs.append(RunSpec(K=K, M=M, N=M, model_args=args, **common))
+    return Group(name="known-durations", runs=tuple(runs))
 
 
 def _on_one_gpu(scale: Scale) -> tuple[Group, ...]:

@@ -41,7 +41,7 @@ CSV_COLUMNS = (
 # Columns of `all_runs` that are fields of a spec and hardly ever differ.
 SETTINGS = (
     "task", "seed", "warmup", "steps", "trace", "transport", "profile", "figures", "memory",
-    "stages_per_rank", "tensor_parallel", "zero", "control",
+    "stages_per_rank", "tensor_parallel", "control",
 )
 COLUMNS = (
     "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",

@@ -23,7 +23,7 @@ from repro.harness.schema import Printable
 from repro.io.explain import Frozen
 from repro.io.redact import home_to_tilde, tilde_to_home
 from repro.io.untrusted import did_you_mean, short
-from repro.methods.named import ALIKE, LIBRARIES, SEVERAL, Allowed, name_of
+from repro.methods.named import LIBRARIES, Allowed, name_of
 from repro.simulate.stage_costs import Link
 
 # From small to large; "overnight" is of trainings.
@@ -40,9 +40,9 @@ Pipelining = Literal[
     "torch", "torch-1f1b", "torch-interleaved", "torch-zb", "torch-zbv", "torch-dualpipev"
 ]
 WholeWorld = Literal["deepspeed"]  # takes every process that there is
-Replicated = Literal["ddp", "fsdp", "zero2"]  # of K=1 and D replicas
+Replicated = Literal["ddp", "fsdp"]  # of K=1 and D replicas
 Divided = Literal["tensor", "channels", "rows"]  # divide layers over `tensor_parallel` devices
-Loop = Literal["bare", "minimal", "loop"]  # simple ones, over which ours costs something
+Loop = Literal["minimal", "loop"]  # simple ones, over which ours costs something
 Library = Literal[
     "repro", Pipelining, WholeWorld, "torchgpipe", "pipedream", Loop, Replicated, Divided
 ]
@@ -163,7 +163,6 @@ class RunSpec(Frozen):
         stretch: float | None
         memory: int | None
         tensor_parallel: int | None
-        zero: Literal[1] | None
         control: str | None
         training: Training | None
     else:
@@ -213,7 +212,7 @@ class RunSpec(Frozen):
     def _check_schedule_and_library(self) -> "RunSpec":
         check_kind(self.schedule, self.checkpoint, self.stages_per_rank or 1)
         self._require("library", LIBRARIES[self.library][1])
-        alike = self.modelled or self.task in ("check", "traffic") or self.library in ALIKE
+        alike = self.modelled or self.task in ("check", "traffic") or self.library in WHOLE_WORLD
         count = self.M * self.D
         if alike and self.N % count:
             raise ValueError(
@@ -325,7 +324,6 @@ class TrainSpec(RunSpec):
     Attributes:
         profile, stretch: of recorded runs alone, which emulated a device.
         link: slows messages down.
-        zero: shard the optimizer's state over the D replicas (ZeRO-1).
         control: a run that shows what a measurement can distinguish: the same run "again" with
             another seed, or "slowed", which sleeps for `SLOWED` of each step.
     """
@@ -336,7 +334,6 @@ class TrainSpec(RunSpec):
     stretch: Stretch | None = None
     link: Link | None = None
     tensor_parallel: Several | None = None
-    zero: Literal[1] | None = None
     control: Literal["again", "slowed"] | None = None
 
     @model_validator(mode="after")
@@ -348,8 +345,6 @@ class TrainSpec(RunSpec):
             raise ValueError(
                 f"stretch = {self.stretch}: it needs a profile, such as profile='v100'"
             )
-        if self.zero is not None:
-            self._require("zero", {"D": SEVERAL})
         return self
 
 
@@ -492,7 +487,7 @@ def _kind_of(task: Any = "train", fidelity: Any = "measured", **_fields: Any) ->
 
 # Plain training, over which speedups are shown first: one device takes the mini-batch at once and
 # recomputes nothing. What else a run asks of devices and of its library is left out.
-PLAIN: dict[str, Any] = dict.fromkeys(("stages_per_rank", "tensor_parallel", "zero", "link"))
+PLAIN: dict[str, Any] = dict.fromkeys(("stages_per_rank", "tensor_parallel", "link"))
 PLAIN |= {"K": 1, "M": 1, "D": 1, "library": "repro", "schedule": "gpipe", "checkpoint": "never"}
 PLAIN |= {"trace": True, "transport": "auto"}
 # What a run is divided by, as the fields in which that run differs; the last is Table 2's.

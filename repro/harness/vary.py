@@ -9,7 +9,7 @@ from repro.io.untrusted import short
 # Fields that `differences` names where runs of the same model and fidelity differ in them.
 _NAMED = (
     "balance", "partitioner", "optimizer", "lr", "seed", "warmup", "steps", "transport",
-    "stages_per_rank", "tensor_parallel", "zero", "figures",
+    "stages_per_rank", "tensor_parallel", "figures",
 )  # fmt: skip
 
 

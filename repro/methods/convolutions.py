@@ -18,7 +18,7 @@ from torch.nn.modules.utils import _pair
 from repro.gpipe.core.layers import Layer, on_meta
 from repro.gpipe.tree import Tree, flatten, map_leaves
 from repro.methods.divided import Group, with_summed_gradients
-from repro.methods.unpipelined import DataParallel, SeededLayers, Unpipelined
+from repro.methods.unpipelined import DataParallel, Unpipelined
 from repro.models.amoebanet import Cell, Head, Stem
 from repro.models.operations import FactorizedReduction, SameConv, SameMaxPool
 
@@ -26,7 +26,7 @@ from repro.models.operations import FactorizedReduction, SameConv, SameMaxPool
 class ChannelParallel(Unpipelined):
     """Each process computes 1 / T of the output channels of every convolution."""
 
-    def _wrapped(self, module: SeededLayers) -> nn.Module:
+    def _wrapped(self, module: nn.Sequential) -> nn.Module:
         divide_channels(module, Group(self._rank, self._processes, self._group.group_name))
         return module
 
@@ -39,7 +39,7 @@ class RowParallel(DataParallel):
     are those of one device.
     """
 
-    def _wrapped(self, module: SeededLayers) -> nn.Module:
+    def _wrapped(self, module: nn.Sequential) -> nn.Module:
         divide_rows(
             module,
             Group(self._rank, self._processes, self._group.group_name),
@@ -261,21 +261,19 @@ def _reduce(reduction: FactorizedReduction, pad: Callable[..., Tensor], x: Tenso
 
 def _normalise(norm: Any, rows: Rows, given: torch.Size, _made: torch.Size, x: Tensor) -> Tensor:
     """By the mean and variance of all rows, which move the running statistics."""
-    mean, variance = norm.running_mean, norm.running_var
-    assert norm.momentum is not None
-    if norm.training:
-        _, C, H, W = given
-        own = torch.var_mean(x, (0, 2, 3), correction=0)
-        variances, means = rows.gather(torch.cat(own)).view(-1, 2, C).unbind(1)
-        shares = x.new_tensor([len(each) / H for each in rows.of(H)])
-        mean = shares @ means
-        variance = shares @ (variances + (means - mean).square())
-        with torch.no_grad():
-            pixels = len(x) * H * W
-            unbiased = variance * (pixels / (pixels - 1))
-            norm.running_mean.lerp_(mean, norm.momentum)
-            norm.running_var.lerp_(unbiased, norm.momentum)
-            norm.num_batches_tracked += 1
+    assert norm.training
+    _, C, H, W = given
+    own = torch.var_mean(x, (0, 2, 3), correction=0)
+    variances, means = rows.gather(torch.cat(own)).view(-1, 2, C).unbind(1)
+    shares = x.new_tensor([len(each) / H for each in rows.of(H)])
+    mean = shares @ means
+    variance = shares @ (variances + (means - mean).square())
+    with torch.no_grad():
+        pixels = len(x) * H * W
+        unbiased = variance * (pixels / (pixels - 1))
+        norm.running_mean.lerp_(mean, norm.momentum)
+        norm.running_var.lerp_(unbiased, norm.momentum)
+        norm.num_batches_tracked += 1
     scale = norm.weight * (variance + norm.eps).rsqrt()
     return (x - mean[:, None, None]) * scale[:, None, None] + norm.bias[:, None, None]
 

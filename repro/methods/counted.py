@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from repro.gpipe.core.layers import Layer, on_meta, parameter_counts
 from repro.gpipe.tree import Tree, map_leaves
 from repro.methods.convolutions import divide_channels, divide_rows
-from repro.methods.divided import Group, divide
+from repro.methods.divided import Group, divisible
 from repro.methods.peers.flat import boundaries
 from repro.methods.traffic import SentBytes, ring_share
 
@@ -34,7 +34,9 @@ def count(
         for stage, (tensors, _) in enumerate(boundaries(layers, sample, balance)[1:-1]):
             size = sum(tensor.nbytes for tensor in tensors)
             sent[stage]["activations"] = sent[stage + 1]["gradients"] = size
-    elif library != "ddp":
+    elif library == "tensor":
+        sent = [_of_matrices(layers, sample, P)] * P
+    elif library in ("channels", "rows"):
         # All processes are alike, but for those that have different rows.
         numbers = range(P) if library == "rows" else [0] * P
         parts = {t: _of_part(library, layers, sample, Group(t, P)) for t in set(numbers)}
@@ -53,6 +55,23 @@ def count(
     return Counted(sent, undivided)
 
 
+def _of_matrices(layers: Sequence[Layer], sample: Tree, P: int) -> dict[str, int]:
+    """What one process sends for a micro-batch where torch divides the matrices of each plan.
+
+    The outputs of divided rows are summed in the forward, and in the backward the gradients of what
+    divided columns read.
+    """
+    module = nn.Sequential(*on_meta(layers))
+    summed: list[int] = []
+    for part in divisible(module):
+        for name in (*part.tensor_plan.inputs, *part.tensor_plan.rows):
+            part.get_submodule(name).register_forward_hook(
+                lambda _module, _given, output: summed.append(output.nbytes)
+            )
+    module(sample)
+    return {"all-reduce": round(sum(summed) * ring_share("all-reduce", P))}
+
+
 def _of_part(
     library: str, layers: Sequence[Layer], sample: Tree, group: Group
 ) -> tuple[dict[str, int], int]:
@@ -66,9 +85,7 @@ def _of_part(
     for conv in module.modules():
         if isinstance(conv, nn.Conv2d):
             conv.register_forward_hook(met)
-    if library == "tensor":
-        divide(module, group)
-    elif library == "channels":
+    if library == "channels":
         divide_channels(module, group)
     else:
         divide_rows(module, group, layers, sample)

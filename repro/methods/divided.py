@@ -1,12 +1,9 @@
-"""Layers divided over T processes (tensor parallelism, Megatron-LM, arXiv:1909.08053, section 3).
+"""Layers divided over T processes: what their methods share, and which models can be divided.
 
-A module with a `tensor_plan` (`repro.models.attention.TensorPlan`) gets parts of its matrices. Two
-operators keep activations whole between modules: f, in front of the divided layers, sums the
-gradients of all parts in the backward, and g, behind them, sums the outputs of all parts in the
-forward.
-
-`repro.methods.counted` counts what such layers send; `repro.methods.sharded` trains them in torch's
-own way. Convolutions (`repro.methods.convolutions`) are trained with the collectives of `Group`.
+Matrices (tensor parallelism, Megatron-LM, arXiv:1909.08053, section 3) are divided by torch, as
+the `tensor_plan` of a module says (`repro.models.attention.TensorPlan`); see
+`repro.methods.sharded`. Convolutions (`repro.methods.convolutions`) are divided with the
+collectives of `Group`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from repro.gpipe.core.layers import Layer, on_meta
 
@@ -50,60 +46,13 @@ class Group:
         return _wait(_OPERATORS.all_to_all_single(flat, sizes, sends, self._name))
 
 
-class _SumValues(torch.autograd.Function):
-    """g: the sum of the values of all parts; in the backward the gradient itself."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, parts: Group) -> Tensor:
-        return parts.sum(value.clone(memory_format=torch.contiguous_format))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None
-
-
 def with_summed_gradients(value: Tensor, parts: Group) -> Tensor:
-    """f: the value itself, whose gradient is summed over all parts."""
+    """The value itself, whose gradient is summed over all parts."""
     value = value.view_as(value)
     if value.requires_grad:
         # A copy, because autograd may use the gradient elsewhere too.
         value.register_hook(lambda g: parts.sum(g.clone(memory_format=torch.contiguous_format)))
     return value
-
-
-class RowLinear(nn.Module):
-    """[..., inputs / T] -> [..., outputs]: a part of the input channels, summed over the parts."""
-
-    def __init__(self, whole: nn.Linear, parts: Group) -> None:
-        super().__init__()
-        self.weight = parts.of(whole.weight, 1)
-        self.bias = whole.bias
-        self._parts = parts
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The whole layer's outputs; every part has the whole bias, which is added once."""
-        total: Any = _SumValues.apply(functional.linear(x, self.weight), self._parts)
-        return total if self.bias is None else total + self.bias
-
-
-def divide(layer: nn.Module, parts: Group) -> nn.Module:
-    """The layer with this process's part of what its plans, and its submodules', divide."""
-    for module in divisible(layer):
-        plan: Any = module.tensor_plan
-        for name in plan.inputs:
-            module.get_submodule(name).register_forward_hook(
-                lambda _module, _inputs, output: with_summed_gradients(output, parts)
-            )
-        for name in plan.columns:
-            linear = getattr(module, name)
-            linear.weight = parts.of(linear.weight, 0)
-            if linear.bias is not None:
-                linear.bias = parts.of(linear.bias, 0)
-        for name in plan.rows:
-            setattr(module, name, RowLinear(getattr(module, name), parts))
-        for name in plan.counts:
-            setattr(module, name, getattr(module, name) // parts.count)
-    return layer
 
 
 def divisible(layer: nn.Module) -> Iterator[Any]:

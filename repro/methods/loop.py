@@ -16,7 +16,7 @@ class Loop(Peer):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup, 1, 0)
         self.balance = (len(setup.layers),)
-        self.module = self._model = setup.build_stage(self.balance, 0)
+        self.module = setup.build_stage(self.balance, 0)
         self._optimizer = setup.make_optimizer(self.module.parameters())
         self._recompute = setup.config.checkpoint == "always"
 
@@ -34,6 +34,3 @@ class Loop(Peer):
             loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum().item()
-
-    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
-        raise NotImplementedError

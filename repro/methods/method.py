@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import EvaluationResult, PipelineConfig, StepResult, Weighted
+from repro.gpipe import PipelineConfig, StepResult, Weighted
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import Layer, as_layers, build
@@ -36,20 +36,17 @@ class Setup:
     config: PipelineConfig
     sample: Tree  # inputs of one micro-batch
     device: torch.device  # of this process
+    optimizer: MakeOptimizer
     seed: int = 0  # of initial weights, and of random numbers inside layers
-    optimizer: MakeOptimizer | None = None  # None: gradients are not applied
     # Of processes that exchange more than neighbours do: the K stages (torch's pipelines), the D
-    # replicas of a stage (ddp, fsdp, ZeRO), or the T processes that divide layers.
+    # replicas (ddp, fsdp), or the T processes that divide layers.
     group: dist.ProcessGroup | None = None
     trace: bool = False  # collect the spans of each step; only ours does
-    zero: bool = False  # shard the optimizer's state over the replicas of a stage (ZeRO-1)
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:
-        """The optimizer of a stage; None if there is none, or the stage has no parameters."""
+        """The optimizer of a stage; None if the stage has no parameters."""
         parameters = list(parameters)
-        if self.optimizer is None or not parameters:
-            return None
-        return self.optimizer(parameters)
+        return self.optimizer(parameters) if parameters else None
 
     def counts(self) -> tuple[int, ...]:
         """Layers per stage, for a peer.
@@ -96,13 +93,8 @@ class Method(ABC):
     def train_step(self, inputs: Tree, targets: Tree) -> StepResult:
         """Clear gradients, run F and B of one mini-batch, and update.
 
-        `start` and `end` of the result are those of this process. Without an optimizer, gradients
-        are neither cleared nor applied.
+        `start` and `end` of the result are those of this process.
         """
-
-    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Run only F, in evaluation mode; methods that compute nothing have none."""
-        raise NotImplementedError
 
     def cut(self, tree: Tree) -> list[Tree]:
         """The micro-batches into which this library splits a mini-batch."""
@@ -155,7 +147,6 @@ class Method(ABC):
 class Peer(Method):
     """One half of every adapter of a library; its subclass runs F and B."""
 
-    _model: Any  # the library's module, whose mode is switched
     # Whether gradients are freed between steps, instead of set to zero.
     frees_gradients: ClassVar[bool] = True
     # Classes of tensors that run their operators on other tensors, which are counted.
@@ -172,14 +163,6 @@ class Peer(Method):
         end = self._now()
         return StepResult(self._of_all(loss), start, end)
 
-    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """See `Method`; the outputs are those that this process has."""
-        self._model.eval()
-        with torch.no_grad():
-            loss, outputs = self._forward(inputs, targets)
-        self._model.train()
-        return EvaluationResult(self._of_all(loss), outputs)
-
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]] | None:
         """See `Method`; it runs one more step."""
         with SentBytes(self._processes, self.wrappers) as sent:
@@ -189,10 +172,6 @@ class Peer(Method):
     @abstractmethod
     def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
         """F and B of a mini-batch; returns this process's part of the loss."""
-
-    @abstractmethod
-    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
-        """F of a mini-batch; returns this process's part of the loss, and its outputs."""
 
     def _of_all(self, loss: float) -> float:
         """The loss of the mini-batch by this process's part of it."""

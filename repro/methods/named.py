@@ -33,11 +33,6 @@ METHODS: dict[str, tuple[tuple[str, ...], Fields]] = {
     "data": (("D",), {"library": "ddp"}),
     # Replicas that shard weights, gradients and optimizer state (fully_shard).
     "fully-sharded": (("D",), {"library": "fsdp"}),
-    # Replicas, of the whole model or of a pipeline, that shard the optimizer's state.
-    "zero1": (("D",), {"zero": 1}),
-    "gpipe-x-zero1": (("K", "D"), {"schedule": "gpipe", "zero": 1}),
-    # As fully-sharded, but that weights stay gathered for all micro-batches of a step (ZeRO-2).
-    "zero2": (("D",), {"library": "zero2"}),
     # Each matrix divided over the devices (torch.distributed.tensor.parallel).
     "tensor": (("tensor_parallel",), {"library": "tensor"}),
     # Each convolution divided by its output channels, or all images by their rows.
@@ -52,7 +47,6 @@ _OWN_ALONE: Allowed = {
     "trace": (False,),
     "transport": ("auto",),
     "link": (None,),
-    "zero": (None,),
     "schedule": ("gpipe",),
 }
 _PIPELINE: Allowed = {**_OWN_ALONE, "tensor_parallel": (None,), "D": (1,)}
@@ -64,15 +58,6 @@ _TENSOR: Allowed = {
     "K": (1,),
     "tensor_parallel": SEVERAL,
     "fidelity": ("measured", "counted"),
-}
-# The bare loop only waits, in any schedule of one stage a rank.
-_BARE: Allowed = {
-    "model": ("timed",),
-    **_PIPELINE,
-    "task": ("train",),
-    "checkpoint": ("always", "except_last", "never"),
-    "schedule": ("gpipe", "gpipe-late", "1f1b", "naive"),
-    "transport": ("auto", "shm"),
 }
 # One float32 tensor crosses a boundary, over gloo, and all of a stage is recomputed.
 _MINIMAL: Allowed = {
@@ -86,7 +71,6 @@ _LOOP: Allowed = {**_PIPELINE, "K": (1,), "task": ("train",), "fidelity": ("meas
 _TORCH = "peers.pipelining.Pipelining"
 # With recomputation it runs a block of n linear layers n + 2 times, see `findings`.
 _ZERO_BUBBLE: Allowed = {**_PIPELINE, "schedule": ("zb",), "checkpoint": ("never",)}
-ALIKE = ("deepspeed", "bare")  # libraries whose micro-batches have one size
 # Library -> its class in `repro.methods`, and the runs that it accepts.
 LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "repro": ("own.Own", {}),
@@ -99,12 +83,10 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "deepspeed": ("peers.deepspeed.DeepSpeedPipeline", {**_PIPELINE, "schedule": ("1f1b",)}),
     "torchgpipe": ("peers.torchgpipe.TorchGPipe", _PIPELINE),
     "pipedream": ("pipedream.PipeDream", _PIPELINE),
-    "bare": ("bare.Bare", _BARE),
     "minimal": ("minimal.Minimal", _MINIMAL),
     "loop": ("loop.Loop", _LOOP),
     "ddp": ("unpipelined.DataParallel", _REPLICAS),
     "fsdp": ("sharded.FullySharded", _REPLICAS),
-    "zero2": ("sharded.ZeRO2", _REPLICAS),
     "tensor": ("sharded.TensorParallel", _TENSOR),
     "channels": ("convolutions.ChannelParallel", _TENSOR),
     "rows": ("convolutions.RowParallel", _TENSOR),
@@ -140,8 +122,6 @@ def name_of(run: Any) -> str:
         parts.append(of_schedule.get(run.schedule, run.schedule))
     if run.tensor_parallel is not None:
         parts.append("tensor")
-    if run.zero is not None:
-        parts.append("zero1")
-    elif run.D > 1:
+    if run.D > 1:
         parts.append("data")
     return "-x-".join(parts) or "single"

@@ -1,18 +1,15 @@
-"""Our own pipeline as a method, also with ZeRO-1."""
+"""Our own pipeline as a method."""
 
 from collections import Counter
 from collections.abc import Iterator
-from importlib import import_module
 
-import torch
 from torch import Tensor
 
-from repro.gpipe import EvaluationResult, Pipeline, StepResult
+from repro.gpipe import Pipeline, StepResult
 from repro.gpipe.core import memory
 from repro.gpipe.core.topology import own_rank
 from repro.gpipe.tree import Tree
 from repro.methods.method import Method, Setup
-from repro.methods.traffic import ring_share
 
 
 class Own(Method):
@@ -31,26 +28,7 @@ class Own(Method):
         )
         self.module = self._pipe.module
         self.balance = self._pipe.balance
-        self._weights_sent: dict[str, int] = {}  # in a step, by ZeRO-1
-        self._optimizer = self._make_optimizer(setup)
-
-    def _make_optimizer(self, setup: Setup) -> torch.optim.Optimizer | None:
-        """The optimizer of this stage, by ZeRO-1 (arXiv:1910.02054) if the setup asks for it.
-
-        Each replica of the stage then keeps the state of some parameters, updates these, and sends
-        them to the others. Gradients are summed as without it, so the weights have the same bits.
-        """
-        parameters = list(self._pipe.parameters())
-        if not setup.zero or setup.optimizer is None or not parameters:
-            return setup.make_optimizer(parameters)
-        # By name, since its import takes half a second.
-        sharded = import_module("torch.distributed.optim").ZeroRedundancyOptimizer
-        optimizer = sharded(parameters, setup.optimizer, process_group=setup.group)
-        # The state that is in this process, so that its memory is counted.
-        optimizer.state = optimizer.optim.state
-        share = ring_share("broadcast", setup.config.replicas)
-        self._weights_sent["broadcast"] = round(share * sum(p.nbytes for p in parameters))
-        return optimizer
+        self._optimizer = setup.make_optimizer(self._pipe.parameters())
 
     def train_step(self, inputs: Tree, targets: Tree) -> StepResult:
         """See `Method`."""
@@ -59,12 +37,8 @@ class Own(Method):
             inputs, targets, self._setup.loss, self._optimizer, trace=self._setup.trace
         )
         after = self._sent_so_far()
-        self._sent = {kind: after[kind] - before[kind] for kind in after} | self._weights_sent
+        self._sent = {kind: after[kind] - before[kind] for kind in after}
         return result
-
-    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """See `Method`."""
-        return self._pipe.evaluate(inputs, targets, self._setup.loss)
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
         """Peak memory per stage, of its fullest copy or part; `limit` as in `memory.measure`."""

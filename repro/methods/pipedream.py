@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe import StepResult
 from repro.gpipe.comm.link import Inbox
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms
@@ -31,7 +31,7 @@ from repro.gpipe.core.layers import as_layers, refuse_shared
 from repro.gpipe.core.topology import own_rank
 from repro.gpipe.exact import rng
 from repro.gpipe.schedule.actions import Cell
-from repro.gpipe.tree import Tree, flatten, gather, map_leaves
+from repro.gpipe.tree import Tree, flatten, map_leaves
 from repro.methods.method import Method, Setup
 
 
@@ -55,8 +55,7 @@ class PipeDream(Method):
     """One stage of an asynchronous pipeline; see `Method`.
 
     With checkpoint "always", F keeps only the stage's inputs, and R runs the layers again with the
-    stashed weights. Without an optimizer nothing is updated: the pipe is emptied at the end of a
-    step, and the gradients are those of the mini-batch mean, as with every other method.
+    stashed weights.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -88,41 +87,19 @@ class PipeDream(Method):
         target_parts, shares = self._scored(targets)
         losses: list[Tensor] = []
         sent = self._links.sent_bytes()
-        left = 0 if self._setup.optimizer is None else self._lag
-        returned = self._returned(range(self._setup.config.micro_batches), left)
+        returned = self._returned(range(self._setup.config.micro_batches), left=self._lag)
         with rng.preserved(self._setup.device):
-            for i, given in enumerate(self._arriving(inputs, evaluate=False)):
+            for i, given in enumerate(self._arriving(inputs)):
                 outputs = self._forward(i, given, target_parts[i])
                 if self._is_last:
                     losses.append(outputs[0].detach() * shares[i])
                 if len(self._in_flight) > self._lag:
-                    self._backward(returned, shares)
-            while len(self._in_flight) > left:
-                self._backward(returned, shares)
+                    self._backward(returned)
         end = self._now()
         now_sent = self._links.sent_bytes()
         self._sent = {what: size - sent[what] for what, size in now_sent.items()}
         loss = torch.stack(losses).sum().item() if losses else 0.0
         return StepResult(self._channel.all_gather(loss)[-1], start, end)
-
-    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Run only F, after the updates of all micro-batches in flight."""
-        self._drain()
-        outputs: list[Tree] = []
-        self.module.eval()
-        with torch.no_grad():
-            for i, given in enumerate(self._arriving(inputs, evaluate=True)):
-                value = self.module(map_leaves(Tensor, torch.clone, given))
-                outputs.append(value)
-                if not self._is_last:
-                    self._send(i, *flatten(value), evaluate=True)
-        self.module.train()
-        self._links.flush()
-        if not self._is_last:
-            return EvaluationResult(self._channel.all_gather(0.0)[-1], None)
-        scored = zip(outputs, *self._scored(targets), strict=True)
-        loss = sum(self._setup.loss(value, part).item() * share for value, part, share in scored)
-        return EvaluationResult(self._channel.all_gather(loss)[-1], gather(outputs))
 
     def asynchrony(self) -> dict[str, list[int]]:
         """On stage j, once the pipe was full: K - 1 - j."""
@@ -167,12 +144,9 @@ class PipeDream(Method):
             sent = [t.detach() for t in outputs]
             for tensor, requires in zip(sent, self._requiring, strict=True):
                 tensor.requires_grad_(requires)
-            self._send(i, sent, structure, evaluate=False)
+            message = self._forms.message(("activations", i), sent, structure, crosses=True)
+            self._links.send("F", message, (False, (self._rank + 1, i)))
         return outputs
-
-    def _send(self, i: int, tensors: list[Tensor], structure: Tree, *, evaluate: bool) -> None:
-        message = self._forms.message((evaluate, i), tensors, structure, crosses=True)
-        self._links.send("F", message, (evaluate, (self._rank + 1, i)))
 
     def _run(self, micro_batch: _InFlight) -> tuple[list[Tensor], Tree]:
         """The layers with a micro-batch's version of the weights, and on the last stage the loss.
@@ -187,7 +161,7 @@ class PipeDream(Method):
             value = self._setup.loss(value, micro_batch.targets)
         return flatten(value)
 
-    def _backward(self, returned: Inbox | None, shares: Sequence[float]) -> None:
+    def _backward(self, returned: Inbox | None) -> None:
         """B of the oldest micro-batch in flight; its gradients are sent, then the stage updates."""
         micro_batch = self._in_flight.popleft()
         i = micro_batch.cell[1]
@@ -200,10 +174,7 @@ class PipeDream(Method):
             if outputs:
                 torch.autograd.backward(outputs, gradients)
         else:
-            (loss,) = micro_batch.outputs
-            # Gradients that are only collected are those of the mini-batch mean.
-            share = shares[i] if self._setup.optimizer is None else 1.0
-            torch.autograd.backward([loss], [torch.full_like(loss, share)])
+            torch.autograd.backward(micro_batch.outputs)
         if not self._is_first:
             gradients = [
                 torch.zeros_like(t) if t.grad is None else t.grad
@@ -235,16 +206,10 @@ class PipeDream(Method):
         kept = {other.updates for other in self._in_flight}
         for name, p in self._parameters.items():
             gradient, done.weights[name].grad = done.weights[name].grad, None
-            if self._setup.optimizer is None:
-                if gradient is not None:
-                    p.grad = gradient if p.grad is None else p.grad + gradient
-                continue
             p.grad = gradient
             if self._updates in kept and p.requires_grad:
                 # The optimizer writes to a copy, and micro-batches in flight keep what they use.
                 p.data = p.data.clone()
-        if self._setup.optimizer is None:
-            return
         if self._optimizer is not None:
             self._optimizer.step()
         self._greatest_staleness = max(self._greatest_staleness, self._updates - done.updates)
@@ -261,18 +226,18 @@ class PipeDream(Method):
         returned = self._returned((), left=0)
         with rng.preserved(self._setup.device):
             while self._in_flight:
-                self._backward(returned, ())
+                self._backward(returned)
         self._links.flush()
 
     # Messages and mini-batches.
 
-    def _arriving(self, inputs: Tree, *, evaluate: bool) -> Iterator[Tree]:
+    def _arriving(self, inputs: Tree) -> Iterator[Tree]:
         """What this stage gets of each micro-batch: a part of the mini-batch, or a message."""
         if self._is_first:
             yield from self.cut(self._setup.placed(inputs))
             return
         cells = [(self._rank, i) for i in range(self._setup.config.micro_batches)]
-        inbox = Inbox(self._links.incoming["F"], cells, evaluate=evaluate)
+        inbox = Inbox(self._links.incoming["F"], cells, evaluate=False)
         for cell in cells:
             yield inbox.take(cell).tree
 

@@ -2,9 +2,7 @@
 
 import weakref
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +18,7 @@ from torch.distributed.tensor.parallel import (
 
 from repro.gpipe.core.memory import LiveBytes
 from repro.methods.divided import divisible
-from repro.methods.unpipelined import SeededLayers, Unpipelined
+from repro.methods.unpipelined import Unpipelined
 
 
 class LocalBytes(LiveBytes):
@@ -73,30 +71,12 @@ class FullySharded(Sharded):
     saved.
     """
 
-    # Whether the weights of a layer are freed behind its forward and its backward.
-    frees_weights: ClassVar[bool] = True
-
-    def _wrapped(self, module: SeededLayers) -> nn.Module:
+    def _wrapped(self, module: nn.Sequential) -> nn.Module:
         mesh = DeviceMesh.from_group(self._group, self._setup.device.type)
-        shard = partial(fully_shard, mesh=mesh, reshard_after_forward=self.frees_weights)
         for layer in module:
-            shard(layer)
-        shard(module)  # in place: the module gets another class
+            fully_shard(layer, mesh=mesh)
+        fully_shard(module, mesh=mesh)  # in place: the module gets another class
         return module
-
-
-class ZeRO2(FullySharded):
-    """ZeRO-2 (arXiv:1910.02054) by fully_shard: weights are gathered once for a step.
-
-    They stay until the backward of the last micro-batch. Between steps they are sharded, as the
-    optimizer updates its part of them alone.
-    """
-
-    frees_weights = False
-
-    def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
-        self._model.set_reshard_after_backward(last)
-        return nullcontext()
 
 
 class TensorParallel(Sharded):
@@ -106,7 +86,7 @@ class TensorParallel(Sharded):
     `tensor_plan` says.
     """
 
-    def _wrapped(self, module: SeededLayers) -> nn.Module:
+    def _wrapped(self, module: nn.Sequential) -> nn.Module:
         # torch keeps what it planned for equal meshes, their group included. A name of its own
         # makes this mesh unequal to that of an earlier run, whose group is gone.
         mesh = DeviceMesh.from_group(

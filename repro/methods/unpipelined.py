@@ -1,8 +1,8 @@
 """Methods without a pipeline: every process runs all layers, micro-batch by micro-batch.
 
 Each of the D replicas trains on its part of the mini-batch, cut into M micro-batches whose
-gradients are accumulated. Random numbers in layers belong to (seed, step, micro-batch, layer), as
-in our pipeline with D replicas, so that both drop the same activations.
+gradients are accumulated. Random numbers in layers belong to (seed, step, micro-batch): processes
+that have parts of the same layers drop the same activations, and replicas drop others.
 """
 
 from collections import OrderedDict
@@ -19,37 +19,18 @@ from torch.utils.checkpoint import checkpoint
 from repro.gpipe.core import memory
 from repro.gpipe.core.loss import MeanLoss
 from repro.gpipe.exact import rng
-from repro.gpipe.tree import Tree, batch_size, gather
+from repro.gpipe.tree import Tree, batch_size
 from repro.methods.method import Peer, Setup
 
 
-class SeededLayers(nn.Sequential):
-    """All layers, each with the random numbers of its step, micro-batch and place."""
-
-    def __init__(self, setup: Setup) -> None:
-        whole = setup.build_stage([len(setup.layers)], 0)
-        super().__init__(OrderedDict(whole.named_children()))
-        self.step = 0
-        self.micro_batch = 0  # counted over all replicas
-        self._seed = setup.seed
-        self._device = setup.device
-        self._recompute = setup.config.checkpoint == "always"
+class RecomputedLayers(nn.Sequential):
+    """Layers of which each runs again in the backward."""
 
     def forward(self, value: Tree) -> Tree:
-        """Run the layers; each is recomputed in the backward with checkpoint "always"."""
-        for n, layer in enumerate(self):
-            seed = rng.hashed(self._seed, self.step, self.micro_batch, n)
-            run = partial(self._seeded, seed, layer)
-            if self._recompute and torch.is_grad_enabled():
-                # The function seeds the generators itself, so none needs to be kept.
-                value = checkpoint(run, value, use_reentrant=False, preserve_rng_state=False)
-            else:
-                value = run(value)
+        """Run the layers."""
+        for layer in self:
+            value = checkpoint(layer, value, use_reentrant=False)
         return value
-
-    def _seeded(self, seed: int, layer: nn.Module, value: Tree) -> Tree:
-        rng.reseed(seed, self._device)
-        return layer(value)
 
 
 class Unpipelined(Peer):
@@ -64,12 +45,16 @@ class Unpipelined(Peer):
         self._replicas = setup.config.replicas
         self._replica = self._rank if self._replicas > 1 else 0
         self.balance = (len(setup.layers),)
-        self.module = self._layers = SeededLayers(setup)
-        self._model = self._wrapped(self._layers)
+        layers = setup.build_stage(self.balance, 0)
+        if setup.config.checkpoint == "always":
+            layers = RecomputedLayers(OrderedDict(layers.named_children()))
+        self.module = layers
+        self._model = self._wrapped(layers)
+        self._steps = 0
         # Of the wrapped model, whose parameters may be other ones.
         self._optimizer = setup.make_optimizer(self._model.parameters())
 
-    def _wrapped(self, module: SeededLayers) -> nn.Module:
+    def _wrapped(self, module: nn.Sequential) -> nn.Module:
         raise NotImplementedError
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
@@ -82,21 +67,15 @@ class Unpipelined(Peer):
         loss = 0.0
         with rng.preserved(self._setup.device):
             for i, part in enumerate(self.cut(self._setup.placed(inputs))):
-                self._layers.micro_batch = self._replica * M + i
+                seed = rng.hashed(self._setup.seed, self._steps, self._replica * M + i, 0)
+                rng.reseed(seed, self._setup.device)
                 with self._micro_batch(last=i == M - 1):
                     share = head(i, self._model(part))
                     # The library takes the mean over processes, and shares are made for a sum.
                     (share * self._replicas).backward()
                 loss += share.item()
-        self._layers.step += 1
+        self._steps += 1
         return loss
-
-    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
-        head = self._head(targets, batch_size(inputs))
-        with rng.preserved(self._setup.device):
-            outputs = [self._model(part) for part in self.cut(self._setup.placed(inputs))]
-            loss = sum(head(i, output).item() for i, output in enumerate(outputs))
-        return loss, gather(outputs)
 
     def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int]:
         """Peak memory of the fullest process."""
@@ -130,7 +109,7 @@ class DataParallel(Unpipelined):
     # A freed gradient would no longer be a view of its bucket, but take memory besides it.
     frees_gradients = False
 
-    def _wrapped(self, module: SeededLayers) -> nn.Module:
+    def _wrapped(self, module: nn.Sequential) -> nn.Module:
         # Without views the library keeps a second copy of all gradients, in its buckets.
         return DistributedDataParallel(
             module, process_group=self._group, gradient_as_bucket_view=True

@@ -46,7 +46,7 @@ EMULATED = {"profile": "v100", "fidelity": "emulated"}
         # Fields and values that only runs of other tasks have.
         ({"task": "fitt"}, ["task = 'fitt': allowed are train, check, fit, ", "mean 'fit'"]),
         ({"memory": 9}, ["memory = 9: a train run has no such field, but a run of simulated or f"]),
-        ({**FIT, "zero": 1}, ["zero = 1: a fit run has no such field, but a run of train"]),
+        ({**FIT, "stretch": 2}, ["stretch = 2: a fit run has no such field, but a run of train"]),
         ({**FIT, "D": 2}, ["D = 2: must be 1", "(of a fit run)"]),
         ({"task": "learn"}, ["the field training is missing; add it (of a learn run)"]),
         ({"task": "calibrate", "fidelity": "emulated"}, ["fidelity = 'emulated': must be 'mea"]),
@@ -54,7 +54,7 @@ EMULATED = {"profile": "v100", "fidelity": "emulated"}
         ({"task": "traffic", "D": 2}, ["D = 2 with library = 'repro': allowed is 1; set that, or"]),
         ({"fidelity": "simulated", "library": "torch"}, ["library = 'torch': must be 'repro'"]),
         ({"fidelity": "simulated", "memory": 9}, ["memory = 9: it needs a profile"]),
-        # What a schedule, a library, a profile or a sharded optimizer allows.
+        # What a schedule, a library or a profile allows.
         ({"schedule": "interleaved-1f1b"}, ["stages_per_rank=1: must be at least 2"]),
         ({"library": "torch"}, ["trace = True with library = 'torch': allowed is False; set that"]),
         ({"library": "tensor", "trace": False, "K": 1}, ["tensor_parallel = None", "2 to 1024"]),
@@ -66,7 +66,6 @@ EMULATED = {"profile": "v100", "fidelity": "emulated"}
         ),
         ({**EMULATED, "D": 2}, ["D = 2 with profile = 'v100': allowed is 1"]),
         ({"stretch": 2.0, "fidelity": "emulated"}, ["stretch = 2.0: it needs a profile"]),
-        ({"zero": 1}, ["D = 1 with zero = 1: allowed is 2 to 1024"]),
     ],
 )
 def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):
@@ -139,14 +138,15 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
         "b": spec(model_args={"L": 4, "d": 256}, optimizer="adam", lr=0.1),
         "d": spec(model_args={"L": 4}, fidelity="simulated"),
         "e": spec(model="timed"),
-        "f": spec(model="mlp", zero=1, D=2),
+        "f": spec(model="mlp", partitioner="minimum-variance", D=2),
         "g": spec(model="mlp", D=2, trace=False),
     }
     found = differences(runs)
     assert found["a"] == "d=64, optimizer=sgd, lr=0.01"
     assert found["b"] == "d=256, optimizer=adam, lr=0.1"
     assert (found["d"], found["e"]) == ("", ""), "alone of their fidelity or model"
-    assert (found["f"], found["g"]) == ("zero=1", ""), "neither what it lacks nor trace"
+    assert found["f"] == "partitioner=minimum-variance"
+    assert found["g"] == "", "neither what it lacks nor trace"
     arms = [
         Training(data=("toy:alfa",), recipe={"lr": 1}, arm="A", tuning=t) for t in (False, True)
     ]

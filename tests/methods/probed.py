@@ -1,7 +1,7 @@
 """A setup of the probe model, and the checks of a method on it."""
 
-from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,9 +25,10 @@ def setup(**changed: Any) -> Setup:
         "config": PipelineConfig(**config),
         "sample": model.batch(4, 0)[0],
         "device": torch.device("cpu"),
+        "optimizer": partial(torch.optim.SGD, lr=0.1),
     }
     return Setup(**{**common, **changed})
 
 
-def examined(maker: Callable[[Setup], Any], spare: Any = None, **changed: Any) -> dict[str, Check]:
-    return examine(maker, setup(**changed), probe().batch, 16, spare)
+def examined(maker: Any, **changed: Any) -> dict[str, Check]:
+    return examine(maker, setup(checkpoint="always", **changed), probe().batch, 16)

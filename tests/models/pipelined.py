@@ -55,6 +55,7 @@ def cut_in_two() -> dict[str, dict[str, Check]]:
             PipelineConfig(2, M, balance="uniform"),
             split(draw(N, 0)[0], M)[0],
             torch.device("cpu"),
+            partial(torch.optim.SGD, lr=1.0),
         )
         checks[name] = examine(partial(make, "repro"), setup, draw, N)
     return checks

@@ -47,7 +47,7 @@ def checks():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_cut_in_two_trains_and_evaluates_as_in_one_piece(checks, name):
+def test_a_model_cut_in_two_trains_as_in_one_piece(checks, name):
     for check in checks[name].values():
         assert check.verdict in ("ok", "none"), check
     assert checks[name]["gradients"].verdict == "ok"

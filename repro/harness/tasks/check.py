@@ -18,8 +18,7 @@ def run(request: Request, rank: int, groups: list[Any]) -> Result:
     spec = request.spec
     model = build(spec.model, **spec.arguments)
     setup = setup_of(request, model, model.batch(spec.N, spec.seed)[0], rank, groups)
-    spare = groups[-1] if groups else None
-    checks = examine(partial(make, spec.library), setup, model.batch, spec.N, spare=spare)
+    checks = examine(partial(make, spec.library), setup, model.batch, spec.N)
     found = {name: Finding(**asdict(check)) for name, check in checks.items()}
     balance = list(setup.counts())
     return Result(CheckRound(checks=found, balance=balance, **facts_of(model, began)))

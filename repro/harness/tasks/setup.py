@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -20,8 +19,6 @@ from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.methods.method import Setup
 from repro.models import Model
 
-_SPARE = timedelta(seconds=5)  # a stage waits so long for a neighbour whose library refused
-
 
 def setup_of(request: Request, model: Model, inputs: Any, rank: int, groups: list[Any]) -> Setup:
     """The arguments of a method; a balance by time is measured on the first micro-batch."""
@@ -36,7 +33,6 @@ def setup_of(request: Request, model: Model, inputs: Any, rank: int, groups: lis
         device=device_of(request.device, rank),
         optimizer=partial(OPTIMIZERS[spec.optimizer], lr=spec.lr),
         group=groups[0] if groups else None,
-        zero=spec.zero is not None,
     )
 
 
@@ -77,23 +73,13 @@ def facts_of(model: Model, began: float) -> dict[str, Any]:
 
 
 def groups_of(spec: RunSpec) -> list[Any]:
-    """The process groups of a run, if its library needs any. All workers make them together."""
-    if spec.fidelity in ("counted", "simulated"):
+    """The process group of a run, if its library needs one. All workers make it together."""
+    needs = spec.library in (*PIPELINING, *REPLICATED, "minimal")
+    if spec.fidelity in ("counted", "simulated") or not (needs or spec.tensor_parallel):
         return []
-    if spec.library in (*PIPELINING, "minimal"):
-        from repro.methods.peers.pipelining import groups
-
-        return groups(spec.K, [TIMEOUT, _SPARE] if spec.task == "check" else [TIMEOUT])
-    if spec.library in REPLICATED or spec.zero is not None:
-        K = spec.K
-        members = [range(j, K * spec.D, K) for j in range(K)]  # the replicas of each stage
-    elif spec.tensor_parallel is not None:
-        members = [range(spec.tensor_parallel)]  # of a single stage
-    else:
-        return []
-    groups = [dist.new_group(ranks, timeout=TIMEOUT) for ranks in members]
-    rank = dist.get_rank()
-    return [group for group, ranks in zip(groups, members, strict=True) if rank in ranks]
+    # Torch's pipelines refuse a group with more processes than stages.
+    group = dist.new_group(range(spec.devices), timeout=TIMEOUT)
+    return [group] if dist.get_rank() < spec.devices else []
 
 
 def device_of(kind: str, rank: int) -> torch.device:

@@ -5,15 +5,15 @@ setting for a given cut. It gets one layer for each stage, which holds all layer
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from repro.gpipe.tree import Tree, batch_size, flatten, gather
+from repro.gpipe.tree import Tree, batch_size, flatten
 from repro.methods.method import Peer, Setup
 from repro.methods.peers.flat import FlatStage, boundaries
 
@@ -30,7 +30,6 @@ class DeepSpeedPipeline(Peer):
         self.module = setup.build_stage(self.balance, self._rank)
         _, skeleton = boundaries(setup.layers, setup.sample, self.balance)[self._rank]
         self._flat = FlatStage(self.module, skeleton, recompute=False)  # the engine does
-        self._outputs: list[Tree] = []  # of an evaluation, on the last stage
         whole = deepspeed.pipe.PipelineModule(
             layers=[self._flat] * K,  # of which it takes the one of its stage
             num_stages=K,
@@ -41,14 +40,12 @@ class DeepSpeedPipeline(Peer):
             activation_checkpoint_func=deepspeed.checkpointing.non_reentrant_checkpoint,
         )
         parameters = list(self.module.parameters())
-        # It trains only with an optimizer, steps it, and clears gradients after an update.
-        self._stepped = setup.make_optimizer(parameters) or _Keeping(parameters)
         M = setup.config.micro_batches
         size = batch_size(setup.sample)
         self._model = deepspeed.initialize(
             model=whole,
             model_parameters=parameters,
-            optimizer=self._stepped,
+            optimizer=setup.make_optimizer(parameters),  # which it steps itself
             config={
                 "train_batch_size": M * size,
                 "train_micro_batch_size_per_gpu": size,
@@ -60,15 +57,7 @@ class DeepSpeedPipeline(Peer):
         )[0]
 
     def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
-        loss = self._model.train_batch(self._parts(inputs, targets))
-        if isinstance(self._stepped, _Keeping):
-            self._stepped.give_back()
-        return float(loss)
-
-    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
-        self._outputs = []
-        loss = self._model.eval_batch(self._parts(inputs, targets))
-        return float(loss), gather(self._outputs) if self._is_last else None
+        return float(self._model.train_batch(self._parts(inputs, targets)))
 
     def close(self) -> None:
         """Remove the engine's hooks on parameters."""
@@ -86,28 +75,7 @@ class DeepSpeedPipeline(Peer):
         return iter(list(zip(parts, self.cut(targets), strict=True)))
 
     def _loss(self, outputs: Any, targets: Tree) -> Tensor:
-        value = self._flat.unflat(outputs)
-        if not self.module.training:
-            self._outputs.append(value)
-        return self._setup.loss(value, targets)
-
-
-class _Keeping(torch.optim.SGD):
-    """Leaves parameters and gradients as they are."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        super().__init__(parameters, lr=0.0)
-        self._kept: list[tuple[Tensor, Tensor | None]] = []
-
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Keep the gradients, which the engine is about to clear."""
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        self._kept = [(parameter, parameter.grad) for parameter in parameters]
-
-    def give_back(self) -> None:
-        """Restore the gradients of the last step."""
-        for parameter, gradient in self._kept:
-            parameter.grad = gradient
+        return self._setup.loss(self._flat.unflat(outputs), targets)
 
 
 def _deepspeed(device: torch.device) -> Any:

@@ -5,9 +5,7 @@ by running layers on uninitialised memory, which ruins the running statistics of
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -20,16 +18,6 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 from repro.gpipe.tree import Tree, flatten
 from repro.methods.method import Peer, Setup
 from repro.methods.peers.flat import FlatStage, boundaries
-
-
-def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
-    """Process groups of the first K processes, one for each timeout of a message.
-
-    Every process of the world must call this, also those without a stage. The library refuses a
-    group with more processes than stages. A group that only its members make hangs if they have
-    made different numbers of groups before.
-    """
-    return [dist.new_group(range(stages), timeout=timeout) for timeout in timeouts]
 
 
 class Pipelining(Peer):
@@ -72,7 +60,7 @@ class Pipelining(Peer):
                     group=setup.group,
                 )
             )
-        self.module = self._model = nn.Sequential(OrderedDict(layers))
+        self.module = nn.Sequential(OrderedDict(layers))
         self._optimizer = setup.make_optimizer(self.module.parameters())
         kind: Any = get_schedule_class(split or config.schedule.replace("-", ""))
         scheduled = stages if config.stages_per_rank > 1 else stages[0]
@@ -82,11 +70,6 @@ class Pipelining(Peer):
         losses: list[Tensor] = []
         self._schedule.step(**self._parts(inputs, targets), losses=losses, return_outputs=False)
         return _mean(losses)
-
-    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
-        losses: list[Tensor] = []
-        outputs = self._schedule.eval(**self._parts(inputs, targets), losses=losses)
-        return _mean(losses), self._last.unflat(outputs) if self._is_last else None
 
     def _of_all(self, loss: float) -> float:
         return sum(self._channel.all_gather(loss))  # 0.0 where the last stage is not

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from repro.gpipe.tree import Tree, flatten, unflatten
+from repro.gpipe.tree import Tree
 from repro.methods.method import Peer, Setup
 
 with warnings.catch_warnings():  # written for torch 1.6
@@ -40,16 +40,3 @@ class TorchGPipe(Peer):
         loss = self._setup.loss(self._model(inputs), targets)
         loss.backward()
         return loss.item()
-
-    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
-        outputs = self._model(inputs)
-        return self._setup.loss(outputs, targets).item(), outputs
-
-    def cut(self, tree: Tree) -> list[Tree]:
-        """The parts of `torch.chunk`."""
-        tensors, skeleton = flatten(tree)
-        parts = zip(*(t.chunk(self._setup.config.micro_batches) for t in tensors), strict=True)
-        return [unflatten(list(part), skeleton) for part in parts]
-
-    def sent_bytes(self, inputs: Tree, targets: Tree) -> None:
-        """Nothing is sent: there is one process."""
