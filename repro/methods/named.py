@@ -13,31 +13,30 @@ from repro.gpipe.errors import one_of
 Fields = dict[str, Any]
 
 # Name -> the field that counts the devices over which it spreads, K, D or tensor_parallel, and the
-# other fields of its runs. With a second such field there are two of that, and half of the devices
-# are stages. Where devices are not only stages, gradients are sums in another order, within 1e-5 of
-# those of a single device; with all other methods but pipedream they are the same bit for bit.
-METHODS: dict[str, tuple[tuple[str, ...], Fields]] = {
-    "single": ((), {}),
+# other fields of its runs. Where devices are not stages, gradients are sums in another order, within
+# 1e-5 of those of a single device; with all other methods but pipedream they are the same bit for
+# bit.
+METHODS: dict[str, tuple[str, Fields]] = {
+    "single": ("", {}),
     # One micro-batch at a time.
-    "naive": (("K",), {"schedule": "naive"}),
-    "gpipe": (("K",), {"schedule": "gpipe"}),
-    "gpipe-x-data": (("K", "D"), {"schedule": "gpipe"}),
+    "naive": ("K", {"schedule": "naive"}),
+    "gpipe": ("K", {"schedule": "gpipe"}),
     # PipeDream-flush: a backward as soon as it can be.
-    "1f1b": (("K",), {"schedule": "1f1b"}),
-    "interleaved": (("K",), {"schedule": "interleaved-1f1b", "stages_per_rank": 2}),
+    "1f1b": ("K", {"schedule": "1f1b"}),
+    "interleaved": ("K", {"schedule": "interleaved-1f1b", "stages_per_rank": 2}),
     # Backwards in two parts, of which one fills waits; a stage does what is ready.
-    "zb": (("K",), {"schedule": "zb"}),
+    "zb": ("K", {"schedule": "zb"}),
     # Asynchronous 1F1B: every micro-batch updates, weights are stashed.
-    "pipedream": (("K",), {"library": "pipedream"}),
+    "pipedream": ("K", {"library": "pipedream"}),
     # Replicas of the whole model, gradients all-reduced (DistributedDataParallel).
-    "data": (("D",), {"library": "ddp"}),
+    "data": ("D", {"library": "ddp"}),
     # Replicas that shard weights, gradients and optimizer state (fully_shard).
-    "fully-sharded": (("D",), {"library": "fsdp"}),
+    "fully-sharded": ("D", {"library": "fsdp"}),
     # Each matrix divided over the devices (torch.distributed.tensor.parallel).
-    "tensor": (("tensor_parallel",), {"library": "tensor"}),
+    "tensor": ("tensor_parallel", {"library": "tensor"}),
     # Each convolution divided by its output channels, or all images by their rows.
-    "channels": (("tensor_parallel",), {"library": "channels"}),
-    "rows": (("tensor_parallel",), {"library": "rows"}),
+    "channels": ("tensor_parallel", {"library": "channels"}),
+    "rows": ("tensor_parallel", {"library": "rows"}),
 }
 # Field of a run -> its values, where these are limited.
 Allowed = dict[str, tuple[Any, ...] | range]
@@ -51,12 +50,11 @@ _OWN_ALONE: Allowed = {
 }
 _PIPELINE: Allowed = {**_OWN_ALONE, "tensor_parallel": (None,), "D": (1,)}
 _REPLICAS: Allowed = {**_OWN_ALONE, "tensor_parallel": (None,), "K": (1,)}
-SEVERAL = range(2, 1025)
 _TENSOR: Allowed = {
     **_OWN_ALONE,
     "D": (1,),
     "K": (1,),
-    "tensor_parallel": SEVERAL,
+    "tensor_parallel": range(2, 1025),
     "fidelity": ("measured", "counted"),
 }
 # One float32 tensor crosses a boundary, over gloo, and all of a stage is recomputed.
@@ -96,19 +94,12 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
 def fields_of(name: str, devices: int) -> Fields:
     """The fields of a run that make it this method on so many devices."""
     one_of("method", name, METHODS)
-    spread, settings = METHODS[name]
-    if spread == ("tensor_parallel",) and devices < 2:
+    field, settings = METHODS[name]
+    if field == "tensor_parallel" and devices < 2:
         raise ValueError(
             f"method = '{name}': devices = {devices}: layers are divided over 2 or more; try --K 2"
         )
-    if len(spread) == 2:
-        if devices % 2 or devices < 4:
-            raise ValueError(
-                f"method = '{name}': devices = {devices} with 2 or more stages and {spread[1]} = "
-                "2: allowed are even numbers from 4"
-            )
-        return {"K": devices // 2, spread[1]: 2, **settings}
-    return {"K": 1, **dict.fromkeys(spread, devices), **settings}
+    return {"K": 1, **({field: devices} if field else {}), **settings}
 
 
 def name_of(run: Any) -> str:
