@@ -13,9 +13,9 @@ from repro.gpipe.errors import one_of
 Fields = dict[str, Any]
 
 # Name -> the field that counts the devices over which it spreads, K, D or tensor_parallel, and the
-# other fields of its runs. Where devices are not stages, gradients are sums in another order, within
-# 1e-5 of those of a single device; with all other methods but pipedream they are the same bit for
-# bit.
+# other fields of its runs. Where devices are not stages, gradients are sums in another order,
+# within 1e-5 of those of a single device; with all other methods but pipedream they are the same
+# bit for bit.
 METHODS: dict[str, tuple[str, Fields]] = {
     "single": ("", {}),
     # One micro-batch at a time.
