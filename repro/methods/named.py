@@ -27,7 +27,7 @@ METHODS: dict[str, tuple[str, Fields]] = {
     # Backwards in two parts, of which one fills waits; a stage does what is ready.
     "zb": ("K", {"schedule": "zb"}),
     # Asynchronous 1F1B: every micro-batch updates, weights are stashed.
-    "pipedream": ("K", {"library": "pipedream"}),
+    "pipedream": ("K", {"library": "pipedream", "checkpoint": "never"}),
     # Replicas of the whole model, gradients all-reduced (DistributedDataParallel).
     "data": ("D", {"library": "ddp"}),
     # Replicas that shard weights, gradients and optimizer state (fully_shard).
@@ -80,7 +80,7 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "torch-dualpipev": ("peers.pipelining.DualPipeV", _ZERO_BUBBLE),
     "deepspeed": ("peers.deepspeed.DeepSpeedPipeline", {**_PIPELINE, "schedule": ("1f1b",)}),
     "torchgpipe": ("peers.torchgpipe.TorchGPipe", _PIPELINE),
-    "pipedream": ("pipedream.PipeDream", _PIPELINE),
+    "pipedream": ("pipedream.PipeDream", {**_PIPELINE, "checkpoint": ("never",)}),
     "minimal": ("minimal.Minimal", _MINIMAL),
     "loop": ("loop.Loop", _LOOP),
     "ddp": ("unpipelined.DataParallel", _REPLICAS),

@@ -40,23 +40,16 @@ class _InFlight:
     """A micro-batch between its F and its B on this stage."""
 
     cell: Cell  # this stage, and the micro-batch's index in its step
-    number: int  # counted over all steps; the random numbers inside layers depend on it
     inputs: Tree
-    targets: Tree  # on the last stage
     updates: int  # of this stage before its F
     # Of its F: the newest ones then, which share the memory of the parameters until an update that
     # leaves them theirs.
     weights: dict[str, Tensor]
-    # Tensors that left the stage, or the loss, with their graph; None before R.
-    outputs: list[Tensor] | None = None
+    outputs: list[Tensor]  # that left the stage, or the loss, with their graph
 
 
 class PipeDream(Method):
-    """One stage of an asynchronous pipeline; see `Method`.
-
-    With checkpoint "always", F keeps only the stage's inputs, and R runs the layers again with the
-    stashed weights.
-    """
+    """One stage of an asynchronous pipeline, which recomputes nothing; see `Method`."""
 
     def __init__(self, setup: Setup) -> None:
         config = setup.config
@@ -65,13 +58,11 @@ class PipeDream(Method):
         refuse_shared(as_layers(setup.layers), self.balance)
         self.module = setup.build_stage(self.balance, self._rank)
         self._optimizer = setup.make_optimizer(self.module.parameters())
-        self._recomputes = config.checkpoint == "always"
         self._links = Links(self._channel, setup.device, config.transport)
         # How many micro-batches stay in flight while this one is done.
         self._lag = config.stages - 1 - self._rank
         self._in_flight: deque[_InFlight] = deque()
-        self._forwards = 0
-        self._requiring: list[bool] = []  # which outputs require a gradient, by the first F
+        self._forwards = 0  # over all steps
         self._forms = Forms()
         self._parameters = dict(self.module.named_parameters())
         self._updates = 0
@@ -129,45 +120,31 @@ class PipeDream(Method):
     # F, B and the update.
 
     def _forward(self, i: int, inputs: Tree, targets: Tree) -> list[Tensor]:
-        """F of a micro-batch with the newest weights; its activations are sent."""
-        cell, updates = (self._rank, i), self._updates
-        micro_batch = _InFlight(cell, self._forwards, inputs, targets, updates, self._newest)
+        """F of a micro-batch with the newest weights; its activations are sent.
+
+        On the last stage it ends with the loss. Layers get copies of the inputs, because they may
+        work in place.
+        """
+        seed = rng.hashed(self._setup.seed, 0, self._forwards, self._rank)
+        rng.reseed(seed, self._setup.device)
         self._forwards += 1
-        self._in_flight.append(micro_batch)
-        # The graph of the first F shows which outputs require a gradient.
-        with torch.set_grad_enabled(not self._requiring or not self._recomputes):
-            outputs, structure = self._run(micro_batch)
-        self._requiring = self._requiring or [t.requires_grad for t in outputs]
-        if not self._recomputes:
-            micro_batch.outputs = outputs
+        copies = map_leaves(Tensor, torch.clone, inputs)
+        value = functional_call(self.module, self._newest, (copies,))
+        if self._is_last:
+            value = self._setup.loss(value, targets)
+        outputs, structure = flatten(value)
+        cell = self._rank, i
+        self._in_flight.append(_InFlight(cell, inputs, self._updates, self._newest, outputs))
         if not self._is_last:
-            sent = [t.detach() for t in outputs]
-            for tensor, requires in zip(sent, self._requiring, strict=True):
-                tensor.requires_grad_(requires)
+            sent = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
             message = self._forms.message(("activations", i), sent, structure, crosses=True)
             self._links.send("F", message, (False, (self._rank + 1, i)))
         return outputs
-
-    def _run(self, micro_batch: _InFlight) -> tuple[list[Tensor], Tree]:
-        """The layers with a micro-batch's version of the weights, and on the last stage the loss.
-
-        Layers get copies of the inputs, because they may work in place.
-        """
-        seed = rng.hashed(self._setup.seed, 0, micro_batch.number, self._rank)
-        rng.reseed(seed, self._setup.device)
-        inputs = map_leaves(Tensor, torch.clone, micro_batch.inputs)
-        value = functional_call(self.module, micro_batch.weights, (inputs,))
-        if self._is_last:
-            value = self._setup.loss(value, micro_batch.targets)
-        return flatten(value)
 
     def _backward(self, returned: Inbox | None) -> None:
         """B of the oldest micro-batch in flight; its gradients are sent, then the stage updates."""
         micro_batch = self._in_flight.popleft()
         i = micro_batch.cell[1]
-        if self._recomputes:
-            self._recompute(micro_batch)
-        assert micro_batch.outputs is not None
         if returned is not None:
             gradients = returned.take(micro_batch.cell).tensors
             outputs = [t for t in micro_batch.outputs if t.requires_grad]
@@ -184,22 +161,6 @@ class PipeDream(Method):
             message = self._forms.message(("gradients", i), *flatten(gradients))
             self._links.send("B", message, (False, (self._rank - 1, i)))
         self._update(micro_batch)
-
-    def _recompute(self, micro_batch: _InFlight) -> None:
-        """R: F once more with a graph. It changes copies of buffers such as running statistics."""
-        buffers = [
-            (part, name, buffer)
-            for part in self.module.modules()
-            for name, buffer in part.named_buffers(recurse=False)
-        ]
-        for part, name, buffer in buffers:
-            setattr(part, name, buffer.clone())
-        try:
-            with torch.enable_grad():
-                micro_batch.outputs, _ = self._run(micro_batch)
-        finally:
-            for part, name, buffer in buffers:
-                setattr(part, name, buffer)
 
     def _update(self, done: _InFlight) -> None:
         """The update by a micro-batch of which B is done, with the gradients of its weights."""
