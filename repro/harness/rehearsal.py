@@ -57,7 +57,7 @@ def check_model(spec: RunSpec, model: Model) -> None:
             f"model = '{spec.model}' with task = '{spec.task}': its layers wait for fixed "
             f"times, and none is timed; `repro predict {spec.model} --K 2` needs no device"
         )
-    if spec.modelled and waits(model) == (spec.profile is not None):
+    if spec.fidelity == "simulated" and waits(model) == (spec.profile is not None):
         raise ValueError(
             f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': layers that compute "
             f"need a device; one of {', '.join(devices.names())}, or the path of a profile; layers "

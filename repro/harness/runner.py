@@ -289,7 +289,7 @@ class Rounds:
         read = spec.fidelity != "emulated" and not any(
             event.records[run.id].get("peak_bytes") for event in earlier
         )
-        device = "cpu" if spec.modelled or spec.fidelity == "counted" else machine.device
+        device = machine.device if spec.fidelity in TIMED else "cpu"
         order = len(self.plan.journal.rounds)
         return Request(spec, self._cuts.of(spec), read, device, order)
 

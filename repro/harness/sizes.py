@@ -49,10 +49,9 @@ def in_blocks(scale: Scale, blocks: int = BLOCKS) -> dict[str, int]:
 
 
 def controls_at(scale: Scale, run: RunSpec) -> tuple[RunSpec, ...]:
-    """A run again with another seed (A/A), and slowed down; none where a single step is timed."""
-    again: dict[str, Any] = {"control": "again", "seed": run.seed + 1}
-    changes = () if scale == "smoke" else (again, {"control": "slowed"})
-    return tuple(run.model_copy(update=changed) for changed in changes)
+    """A run again with another seed (A/A); none where a single step is timed."""
+    again = run.model_copy(update={"control": "again", "seed": run.seed + 1})
+    return () if scale == "smoke" else (again,)
 
 
 def _at_paper_size(smoke: Arguments, paper: Arguments) -> dict[Scale, Arguments]:

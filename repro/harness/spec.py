@@ -62,11 +62,8 @@ Devices = Annotated[int, Field(ge=1, le=1024, strict=True)]
 Several = Annotated[int, Field(ge=2, le=1024, strict=True)]
 Memory = Annotated[int, Field(ge=1, lt=2**60, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
-# A second becomes at most twelve days.
-Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 Name = Annotated[Printable, Field(min_length=1, max_length=200)]
 MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
-SLOWED = 0.03  # share of a step that a positive control sleeps away
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
 UNLIMITED_MEMORY = 2**59
 # A prediction needs its schedule several times, and a large one takes a second to build.
@@ -160,7 +157,6 @@ class RunSpec(Frozen):
     if TYPE_CHECKING:  # fields of some tasks, None for the others
         profile: str | None
         link: Link | None
-        stretch: float | None
         memory: int | None
         tensor_parallel: int | None
         control: str | None
@@ -212,7 +208,8 @@ class RunSpec(Frozen):
     def _check_schedule_and_library(self) -> "RunSpec":
         check_kind(self.schedule, self.checkpoint, self.stages_per_rank or 1)
         self._require("library", LIBRARIES[self.library][1])
-        alike = self.modelled or self.task in ("check", "traffic") or self.library in WHOLE_WORLD
+        alike = self.fidelity == "simulated" or self.task in ("check", "traffic")
+        alike |= self.library in WHOLE_WORLD
         count = self.M * self.D
         if alike and self.N % count:
             raise ValueError(
@@ -240,11 +237,6 @@ class RunSpec(Frozen):
         return tilde_to_home(self.model_args)
 
     @property
-    def modelled(self) -> bool:
-        """Whether a cost model gives the time of layers, instead of a clock."""
-        return self.fidelity == "simulated" or self.profile is not None
-
-    @property
     def total_stages(self) -> int:
         return self.K * (self.stages_per_rank or 1)
 
@@ -262,7 +254,7 @@ class RunSpec(Frozen):
     @property
     def devices(self) -> int:
         """Processes that compute at once; one process counts or simulates all stages."""
-        if self.fidelity in ("counted", "simulated"):
+        if self.fidelity not in TIMED:
             return 1
         return self.K * self.D * (self.tensor_parallel or 1)
 
@@ -273,7 +265,7 @@ class RunSpec(Frozen):
 
     @property
     def uncontrolled(self) -> "RunSpec":
-        """The run that a control measures again, or slowed down; any other run itself."""
+        """The run that a control measures again; any other run itself."""
         if self.control is None:
             return self
         seed = self.seed - 1 if self.control == "again" else self.seed
@@ -322,30 +314,16 @@ class TrainSpec(RunSpec):
     """A run whose steps a clock times.
 
     Attributes:
-        profile, stretch: of recorded runs alone, which emulated a device.
         link: slows messages down.
         control: a run that shows what a measurement can distinguish: the same run "again" with
-            another seed, or "slowed", which sleeps for `SLOWED` of each step.
+            another seed. Of recorded runs alone "slowed", which slept for a part of each step.
     """
 
     task: Literal["train"] = "train"
     fidelity: Literal["measured", "emulated"] = "measured"
-    profile: Name | None = None
-    stretch: Stretch | None = None
     link: Link | None = None
     tensor_parallel: Several | None = None
     control: Literal["again", "slowed"] | None = None
-
-    @model_validator(mode="after")
-    def _check_timed(self) -> "TrainSpec":
-        if self.profile is not None:
-            alone: Allowed = {"library": ("repro",), "D": (1,)}
-            self._require("profile", {"fidelity": ("emulated",), **alone})
-        elif self.stretch is not None:
-            raise ValueError(
-                f"stretch = {self.stretch}: it needs a profile, such as profile='v100'"
-            )
-        return self
 
 
 class SimulatedSpec(RunSpec):
@@ -364,7 +342,6 @@ class SimulatedSpec(RunSpec):
     profile: Name | None = None
     link: Link | None = None
     memory: Memory | None = None
-    tensor_parallel: Several | None = None  # of recorded runs alone
 
     @model_validator(mode="after")
     def _check_memory(self) -> "SimulatedSpec":

@@ -68,7 +68,6 @@ def test_the_largest_mini_batch_that_fits():
         ({"profile": None}, "layers that compute need a device; one of a100"),
         ({"profile": "tpu-v5"}, "tpu-v"),
         ({"model": "timed", "model_args": TIMED}, "layers that wait have fixed times"),
-        ({"fidelity": "emulated"}, "so allowed is 'measured' or 'simulated'"),
         ({"link": {"bytes_per_second": 0}}, "bytes_per_second=0.0: must be a number"),
     ],
 )

@@ -104,20 +104,19 @@ def test_what_is_measured(shared: Workers):
 
 @pytest.mark.alone
 def test_runs_are_measured_step_against_step(shared: Workers):
-    """Of one, two and three stages, with a peer; a slowed run is slower.
+    """Of one, two and three stages, with a peer.
 
     The shortest of the steps counts, since other programs can only make a step longer.
     """
     common: dict[str, Any] = {"M": 3, "N": 3, "steps": 4, "warmup": 1, "trace": False}
     common |= {"model_args": {"L": 3, "forward_s": 0.01, "backward_s": 0.02}}
     timed = [a_run("timed", K=K, **common) for K in (1, 2, 3)]
-    timed += [a_run("timed", library="torch", **common), a_run("timed", control="slowed", **common)]
+    timed.append(a_run("timed", library="torch", **common))
     found = shared.measure_all(tuple(timed), 60, fresh=True)
-    steps = [trained(found[number]).step_s for number in range(5)]
+    steps = [trained(found[number]).step_s for number in range(4)]
     assert all(len(each) == 4 for each in steps)
-    one, ours, three, peer, slowed = map(min, steps)
+    one, ours, three, peer = map(min, steps)
     assert all(0.2 < each < 0.35 for each in (ours, peer))
-    assert slowed > 1.01 * ours
     # 9 waits of F, R and B each: K=1 does all of them, K=3 a third
     assert one > 1.5 * three
 

@@ -14,7 +14,7 @@ from repro.gpipe.comm.transport import TIMEOUT
 from repro.gpipe.tree import split
 from repro.harness.cut import config_of
 from repro.harness.request import Request
-from repro.harness.spec import PIPELINING, REPLICATED, RunSpec
+from repro.harness.spec import PIPELINING, REPLICATED, TIMED, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.methods.method import Setup
 from repro.models import Model
@@ -75,7 +75,7 @@ def facts_of(model: Model, began: float) -> dict[str, Any]:
 def groups_of(spec: RunSpec) -> list[Any]:
     """The process group of a run, if its library needs one. All workers make it together."""
     needs = spec.library in (*PIPELINING, *REPLICATED, "minimal")
-    if spec.fidelity in ("counted", "simulated") or not (needs or spec.tensor_parallel):
+    if spec.fidelity not in TIMED or not (needs or spec.tensor_parallel):
         return []
     # Torch's pipelines refuse a group with more processes than stages.
     group = dist.new_group(range(spec.devices), timeout=TIMEOUT)

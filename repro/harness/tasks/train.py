@@ -26,7 +26,6 @@ from repro.gpipe.tree import split
 from repro.harness.cut import TimedCuts
 from repro.harness.request import Request, Result
 from repro.harness.schema import TrainRound
-from repro.harness.spec import SLOWED
 from repro.harness.statistics import MIN_BLOCKS, decided
 from repro.harness.tasks.setup import device_of, drawn_on, facts_of, setup_of
 from repro.methods import make
@@ -139,12 +138,8 @@ class Training:
         setup = replace(setup_of(request, model, self._batch[0], rank, groups), trace=spec.trace)
         self._method = make(spec.library, setup)
         self.balance = self._method.balance
-        self._asleep = 0.0  # seconds of each step; of a slowed run
-        warm = [self._timed() for _ in range(spec.warmup)]
-        for step in warm:
-            self._refuse_nonfinite(step.loss)
-        if spec.control == "slowed":
-            self._asleep = SLOWED * min((step.seconds for step in warm), default=0.0)
+        for _ in range(spec.warmup):
+            self._refuse_nonfinite(self._timed().loss)
         self._steps: list[Step] = []
         self._own = _held(request) - held
         self._facts = facts_of(model, began)
@@ -187,18 +182,12 @@ class Training:
         method = self._method
         method.gather(None)
         result = method.train_step(*self._batch)
-        slept = self._sleep()
         if result.timeline is not None:
-            return Step(result.seconds + slept, result.loss, result.timeline)
+            return Step(result.seconds, result.loss, result.timeline)
         # All on one clock; with a peer library only if all stages run on one host.
         times = method.gather((result.start, result.end))
         # Other stages may leave the barrier a little earlier; they wait for the first stage.
-        return Step(max(end for _, end in times) - times[0][0] + slept, result.loss, None)
-
-    def _sleep(self) -> float:
-        began = time.perf_counter()
-        time.sleep(self._asleep)
-        return time.perf_counter() - began if self._asleep else 0.0
+        return Step(max(end for _, end in times) - times[0][0], result.loss, None)
 
     def _peaks(self) -> list[int] | None:
         """Peak memory of each stage without what the other runs hold on its device."""
