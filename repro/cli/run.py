@@ -104,7 +104,7 @@ class Session:
         Plans are made under the lock, because another process may have recorded runs before.
 
         Raises:
-            KeyboardInterrupt: after the interruption is recorded.
+            KeyboardInterrupt: after a signal; finished rounds are recorded.
         """
         results, plots = self.options.results, self.options.plots
         refuse_links(results, self.reporter.log_file)

@@ -14,7 +14,9 @@ from repro.harness.spec import TIMED, RunSpec
 class Status(NamedTuple):
     """What became of a run."""
 
-    word: str  # "planned", "running", "done", "skipped", "interrupted", "oom", "timeout", "failed"
+    # "planned", "done", "skipped", "oom", "timeout" or "failed"; in older records also "running" or
+    # "interrupted", of runs without a result.
+    word: str
     reason: str = ""
 
     def __str__(self) -> str:

@@ -8,7 +8,6 @@ and are not timed are made side by side, one on each core.
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,7 +110,6 @@ class Rounds:
     workers: Workers
     reporter: ProgressReporter
     show_done: ShowDone
-    _open: set[str] = field(default_factory=set)  # runs that still miss a round
     _replaced: set[str] = field(default_factory=set)  # whose first new round replaces the old ones
     _failed: set[str] = field(default_factory=set)
     _cuts: TimedCuts = field(default_factory=TimedCuts)
@@ -120,28 +118,18 @@ class Rounds:
         """Measure and record one round after the other; later rounds leave out runs that failed."""
         journal, planned = self.plan.journal, self.plan.fresh_rounds(self.group)
         runs = {run.id: run for members in planned for run in members}
-        # A baseline that only accompanies other runs stays done, even if it fails here.
-        self._open = {run.id for run in runs.values() if run.missing}
         if self.plan.force:
             self._replaced = {run.id for run in runs.values() if not run.added}
         for run in runs.values():
             earlier = journal.rounds_of(run.id)
             if earlier and run.id not in self._replaced:
                 self._cuts.add(run.spec, earlier[-1].records[run.id]["balance"])
-        self._mark(Status("running"))
-        try:
-            for number, members in enumerate(planned, start=1):
-                if all(run.id in self._failed for run in members):
-                    return
-                self.reporter.round(self.plan, self.group, number, len(planned))
-                for part in self._parts(members):
-                    self._round(number, part)
-        except (KeyboardInterrupt, Exception) as stop:
-            with suppress(Exception):  # no second error may hide the first
-                by_user = isinstance(stop, KeyboardInterrupt)
-                reason = getattr(stop, "strerror", None) or type(stop).__name__
-                self._mark(Status("interrupted", "stopped by the user" if by_user else reason))
-            raise
+        for number, members in enumerate(planned, start=1):
+            if all(run.id in self._failed for run in members):
+                return
+            self.reporter.round(self.plan, self.group, number, len(planned))
+            for part in self._parts(members):
+                self._round(number, part)
 
     def _parts(self, members: list[PlannedRun]) -> list[list[PlannedRun]]:
         """The runs of a round in parts, each of which is recorded as soon as it is there.
@@ -162,9 +150,6 @@ class Rounds:
         size = each * self.plan.machine.count
         return [runs[start : start + size] for start in range(0, len(runs), size)]
 
-    def _mark(self, status: Status) -> None:
-        self.plan.journal.set_status(dict.fromkeys(sorted(self._open), status))
-
     def _round(self, number: int, members: list[PlannedRun]) -> None:
         """Measure runs once, and record what has a result."""
         started, watch, journal = _now(), CpuShare(), self.plan.journal
@@ -172,9 +157,10 @@ class Rounds:
             self.reporter.advance(run, None)
         runs = [run for run in members if run.id not in self._failed]
         results, failed, together = self._measured(runs)
-        journal.set_status({name: status for name, status in failed.items() if name in self._open})
+        # A baseline that only accompanies other runs stays done, even if it fails here.
+        missing = {run.id for run in members if run.missing >= number}
+        journal.set_status({run: status for run, status in failed.items() if run in missing})
         self._failed |= failed.keys()
-        self._open -= failed.keys()
         if not results:
             return
         results = with_predictions({run.id: run.spec for run in members}, results)
@@ -193,7 +179,6 @@ class Rounds:
             replacing=sorted(self._replaced & results.keys()),
         )
         self._replaced -= results.keys()
-        self._open -= {run.id for run in done}
         self.show_done(self.plan, done)
 
     def _measured(

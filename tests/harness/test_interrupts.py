@@ -69,7 +69,7 @@ def test_a_signal_stops_in_order_and_others_do_not_disturb(
     words = rf"interrupted: {kept}; `repro run sweep .*` goes on\n"
     assert re.fullmatch(words, error), error
     run, _plain = load(tmp_path).runs
-    assert run.status == "interrupted(stopped by the user)"
+    assert run.status == "planned"
     assert run.rounds
     assert not list(tmp_path.rglob(".*.json.*"))
 

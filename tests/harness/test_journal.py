@@ -132,7 +132,7 @@ WRONG: list[tuple[str, Change, str]] = [
     ("environment", lambda e: e.update(count=["2"]), "count"),
     ("round", lambda e: e.update(spans={RUN: "../../x"}), "spans"),
     ("round", lambda e: e.update(event="lap"), "lap"),
-    ("status", lambda e: e["status"].update(a=["a", "b", "c"]), "status"),
+    ("round", lambda e: e.update(event="status", status={"a": ["a", "b", "c"]}), "status"),
     ("plan", lambda e: e["specs"].pop(RUN), "model is missing"),
     (
         "plan",

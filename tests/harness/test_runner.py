@@ -107,7 +107,7 @@ def test_a_baseline_that_accompanies_others_stays_done_also_where_it_fails_or_is
     with pytest.raises(KeyboardInterrupt):  # in the second round
         run(FakeWorkers(stop_after=3), both, "K=2")
     assert status(tmp_path, 1, 4).startswith("done")
-    assert status(tmp_path, 2, 4) == "interrupted(stopped by the user), 3"
+    assert status(tmp_path, 2, 4) == "done, 3"
 
 
 def test_a_failure_is_shown_recorded_and_never_kept_as_a_result(run, tmp_path: Path):
