@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from repro.io.temporary import own_folder
-
 # A shell starts what runs in its background with SIGINT ignored. Tests send it to programs, which
 # inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,17 +56,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             return (yield)
         finally:
             flock(machine, LOCK_UN)  # a process that the test has forked may keep the file open
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """A process that a test has killed leaves its folder, which the next one removes."""
-    yield
-    with own_folder():
-        pass
-    # The server that processes are forked from keeps one until this program ends.
-    left = [path.name.split("-")[2] for path in FOLDER.glob("gpipe-*")]
-    assert left in ([], [str(os.getpid())])
 
 
 @pytest.fixture

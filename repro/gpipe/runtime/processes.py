@@ -200,8 +200,7 @@ def _keep_server(started: Future[bool]) -> None:
     """The kernel ends the server with the thread that starts it, so this thread never ends."""
     try:
         with own_folder() as folder:
-            # Where multiprocessing puts the server's socket; a folder of its own would stay behind
-            # when this program is killed.
+            # Where multiprocessing puts the server's socket.
             vars(current_process())["_config"]["tempdir"] = str(folder)
             # A forked process inherits the number of its parent's server.
             vars(forkserver._forkserver).update(vars(forkserver.ForkServer()))
