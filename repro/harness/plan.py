@@ -59,11 +59,6 @@ class PlannedRun:
     differs_in: str = ""  # settings that tell it from other runs of its experiment
 
     @property
-    def kind(self) -> tuple[str, str, str]:
-        """Equal for runs that take about equally long."""
-        return self.experiment, self.group, self.spec.fidelity
-
-    @property
     def named(self) -> str:
         return run_name(self.id, self.spec.fidelity, self.differs_in)
 

@@ -1,6 +1,5 @@
 """What the terminal shows of a plan's progress during `repro run`, and of a step."""
 
-import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.request import Status
-from repro.harness.spec import TIMED, assigned
+from repro.harness.spec import assigned
 from repro.harness.text import duration, percent
 from repro.io.redact import redact
 from repro.io.untrusted import short
@@ -54,8 +53,7 @@ class ProgressReporter:
         self.log_file = log_file
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
         self.failed: list[str] = []  # ids of runs, and what became of them
-        self._left: Counter[tuple[str, str, str]] = Counter()  # runs of a kind
-        self._took: dict[tuple[str, str, str], list[float]] = {}  # seconds of those that ended
+        self._measured = self._planned = 0  # runs of rounds
         self._round = ""
         self._last_line = time.monotonic()
         self._warned_busy = False
@@ -94,10 +92,8 @@ class ProgressReporter:
     def begin(self, plans: Sequence[Plan]) -> None:
         """Start the live line; workers start after this."""
         outstanding = [run for plan in plans for run in plan.outstanding]
-        self._left = Counter(run.kind for run in outstanding)
-        # The plan's estimate counts as one run.
-        self._took = {run.kind: [run.seconds] for run in outstanding if run.seconds}
-        self._progress.update(self._task, total=len(outstanding))
+        self._planned = len(outstanding)
+        self._progress.reset(self._task, total=sum(map(_share, outstanding)))
         self._show("starting worker processes")
         self._progress.start()
 
@@ -113,19 +109,17 @@ class ProgressReporter:
         self.log(activity)
         self._show(activity)
 
-    def fail(self, run: PlannedRun, seconds: float, status: Status, logs: Path | None) -> None:
+    def fail(self, run: PlannedRun, status: Status, logs: Path | None) -> None:
         """Show why a run has no result; `logs` is the folder of its workers' output."""
-        self.advance(run, seconds)
+        self.advance(run)
         self.failed.append(f"{run.id} ({status.word})")
         self.say(Text(f"{run.named}: {status.word} ({status.reason})", style="bold red"))
         self.log(f"{run.named}: {status.reason}; output of its workers: {logs or '-'}")
 
-    def advance(self, run: PlannedRun, seconds: float | None) -> None:
-        """Count a run of a round; `seconds` is None if it was left out."""
-        self._left[run.kind] -= 1
-        if seconds is not None:
-            self._took.setdefault(run.kind, []).append(seconds)
-        self._progress.update(self._task, advance=1)
+    def advance(self, run: PlannedRun) -> None:
+        """Count a run of a round, also one that was left out."""
+        self._measured += 1
+        self._progress.update(self._task, advance=_share(run))
         self._progress.update(self._task, state=self._state())
 
     def _show(self, activity: str) -> None:
@@ -133,20 +127,19 @@ class ProgressReporter:
         if self._progress.disable and time.monotonic() - self._last_line >= 60:
             self.say(f"{activity}; {self._state()}")
 
-    @property
-    def _seconds_left(self) -> float | None:
-        """Of all runs that are left; None if a kind of timed runs has no estimate yet."""
-        left = {kind: count for kind, count in self._left.items() if count}
-        if any(kind[-1] in TIMED and kind not in self._took for kind in left):
-            return None
-        mean = {kind: statistics.mean(seconds) for kind, seconds in self._took.items()}
-        return sum(count * mean.get(kind, 0.0) for kind, count in left.items())
-
     def _state(self) -> str:
-        """`12 of 340 measured, about 4 min left`; no time if it is unknown or zero."""
-        task, seconds = self._progress.tasks[self._task], self._seconds_left
-        left = f", about {duration(seconds)} left" if seconds else ""
-        return f"{task.completed:.0f} of {task.total or 0:.0f} measured{left}"
+        """`12 of 340 measured, about 4 min left`; no time before the first, or after the last."""
+        (task,) = self._progress.tasks
+        left = ""
+        if task.completed and task.remaining and task.elapsed:
+            seconds = task.elapsed * task.remaining / task.completed
+            left = f", about {duration(seconds)} left"
+        return f"{self._measured} of {self._planned} measured{left}"
+
+
+def _share(run: PlannedRun) -> float:
+    """Of the progress: its seconds as estimated, or 1 where all runs have no estimate."""
+    return run.seconds or 1.0
 
 
 def summary(plans: Sequence[Plan]) -> str:

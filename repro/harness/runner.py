@@ -154,7 +154,7 @@ class Rounds:
         """Measure runs once, and record what has a result."""
         started, watch, journal = _now(), CpuShare(), self.plan.journal
         for run in (run for run in members if run.id in self._failed):
-            self.reporter.advance(run, None)
+            self.reporter.advance(run)
         runs = [run for run in members if run.id not in self._failed]
         results, failed, together = self._measured(runs)
         # A baseline that only accompanies other runs stays done, even if it fails here.
@@ -235,36 +235,31 @@ class Rounds:
         )
         apart = asked[0].apart
         self.reporter.note(f"{len(runs)} runs, {'side by side' if apart else 'step against step'}")
-        began, deadline = time.monotonic(), self._deadline * len(runs)
-        found = self.workers.measure_all(asked, deadline, fresh=not apart)
+        found = self.workers.measure_all(asked, self._deadline * len(runs), fresh=not apart)
         crowded = len(runs) > 1 and any(
             isinstance(each, Status) and each.word == "oom" for each in found.values()
         )
         if crowded and not apart:
             return {}
-        seconds = (time.monotonic() - began) / len(runs)
-        return {runs[n].id: self._reported(runs[n], each, seconds) for n, each in found.items()}
+        return {runs[n].id: self._reported(runs[n], each) for n, each in found.items()}
 
     def _alone(self, run: PlannedRun, request: Request) -> Result | Status:
         signals.check()
         self.reporter.note(run.named)
-        began = time.monotonic()
         if run.spec.task == "fit" and run.spec.fidelity == "measured":
-            found = fit.trained(self.workers.measure, request, self._deadline)
-        else:
-            found = self.workers.measure(request, self._deadline)
-        return self._reported(run, found, time.monotonic() - began)
+            return self._reported(run, fit.trained(self.workers.measure, request, self._deadline))
+        return self._reported(run, self.workers.measure(request, self._deadline))
 
     @property
     def _deadline(self) -> float:
         return DEADLINES[self.plan.scale]
 
-    def _reported(self, run: PlannedRun, found: Result | Status, seconds: float) -> Result | Status:
+    def _reported(self, run: PlannedRun, found: Result | Status) -> Result | Status:
         if isinstance(found, Result):
             self._cuts.add(run.spec, found.record.balance)
-            self.reporter.advance(run, seconds)
+            self.reporter.advance(run)
         else:
-            self.reporter.fail(run, seconds, found, self.workers.logs)
+            self.reporter.fail(run, found, self.workers.logs)
         return found
 
     def _request(self, run: PlannedRun) -> Request:

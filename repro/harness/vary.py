@@ -1,6 +1,6 @@
 """What differs between runs, and which runs are each other's baselines."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.harness.spec import BASELINES, PLAIN, RunSpec, canonical
@@ -11,19 +11,6 @@ _NAMED = (
     "balance", "partitioner", "optimizer", "lr", "seed", "warmup", "steps", "transport",
     "stages_per_rank", "tensor_parallel", "figures",
 )  # fmt: skip
-
-
-def varied(specs: Sequence[RunSpec], fields: Iterable[str]) -> list[str]:
-    return [
-        name for name in fields if any(getattr(s, name) != getattr(specs[0], name) for s in specs)
-    ]
-
-
-def _varied_arguments(specs: Sequence[RunSpec]) -> list[str]:
-    """The arguments of models in which runs differ; `D` of a model is not a run's `D`."""
-    names = {name: None for spec in specs for name in spec.model_args}
-    first = specs[0].model_args
-    return [n for n in names if any(s.model_args.get(n) != first.get(n) for s in specs)]
 
 
 def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
@@ -40,13 +27,21 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
     for members in alike.values():
         specs = [runs[run] for run in members]
         usual = [spec for spec in specs if spec.control is None] or specs
-        arguments, named = _varied_arguments(usual), varied(usual, _NAMED)
+        # `D` of a model is not a run's `D`.
+        arguments = _varied([spec.model_args for spec in usual])
+        named = _varied([{name: getattr(spec, name) for name in _NAMED} for spec in usual])
         for run in members:
             settings = _settings(runs[run], arguments, named)
             texts[run] = ", ".join(
                 f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()
             )
     return texts
+
+
+def _varied(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names whose values differ."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [n for n in names if any(each.get(n) != settings[0].get(n) for each in settings)]
 
 
 def _settings(spec: RunSpec, arguments: Sequence[str], named: Sequence[str]) -> dict[str, Any]:

@@ -39,6 +39,22 @@ def test_without_a_terminal_a_line_a_minute_says_what_runs(tmp_path: Path, monke
     assert out.getvalue() == ": runs; 0 of 0 measured\n"
 
 
+def test_the_time_left_is_what_each_run_took_so_far_times_those_to_come(tmp_path: Path):
+    now = [100.0]
+    reporter = ProgressReporter(tmp_path / "log", Console(file=io.StringIO()))
+    reporter._progress.get_time = lambda: now[0]
+    made = plan.make(experiment(), "smoke", MACHINE, tmp_path)
+    reporter.begin([made])
+    assert reporter._state() == "0 of 8 measured"
+    for run in made.outstanding:
+        now[0] += 30.0
+        reporter.advance(run)
+        if now[0] == 160.0:
+            assert reporter._state() == "2 of 8 measured, about 3 min left"
+    assert reporter._state() == "8 of 8 measured"
+    reporter.end()
+
+
 @pytest.mark.parametrize(
     ("is_terminal", "width", "lines"), [(True, 40, 2), (True, 80, 3), (False, 80, 2)]
 )
