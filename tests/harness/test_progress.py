@@ -41,8 +41,8 @@ def test_without_a_terminal_a_line_a_minute_says_what_runs(tmp_path: Path, monke
 
 def test_the_time_left_is_what_each_run_took_so_far_times_those_to_come(tmp_path: Path):
     now = [100.0]
-    reporter = ProgressReporter(tmp_path / "log", Console(file=io.StringIO()))
-    reporter._progress.get_time = lambda: now[0]
+    console = Console(file=io.StringIO(), get_time=lambda: now[0])
+    reporter = ProgressReporter(tmp_path / "log", console)
     made = plan.make(experiment(), "smoke", MACHINE, tmp_path)
     reporter.begin([made])
     assert reporter._state() == "0 of 8 measured"
