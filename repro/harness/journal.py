@@ -74,7 +74,8 @@ class Journal:
         self._spans: dict[str, str] = {}  # run -> digest of the file with its spans
         self._environment: dict[str, Any] = {}
         self._writer = ""  # version that wrote the newest plan; empty if that is not recorded
-        self._size, self._seal = 0, b""  # of the lines that count, and the end of the last one
+        self._size = 0  # bytes of the lines that count
+        self.seal = b""  # ends the last of them, with a digest of it and of all before it
         refuse_links(self.root, self.path, folder / TIMELINES, *folder.glob(f"{TIMELINES}/*"))
         self._read()
 
@@ -85,11 +86,6 @@ class Journal:
     @property
     def path(self) -> Path:
         return self.folder / NAME
-
-    @property
-    def seal(self) -> bytes:
-        """It ends the last line, with a digest of that line and all before it."""
-        return self._seal
 
     @property
     def runs(self) -> dict[str, str]:
@@ -213,16 +209,14 @@ class Journal:
             done=list(done),
             replacing=list(replacing),
         )
-        before = {self._file(run) for run in found if run in self._spans}
         for run, packed in spans.items():
             write(self.folder / TIMELINES / _file_name(run, event.spans[run]), packed)
         self.append(*events, event)
-        for path in before.difference(self.timeline_files()):
-            path.unlink(missing_ok=True)
+        self.remove_leftovers()
 
     def append(self, *events: Event) -> None:
         """Write events as whole lines in one go; after a full disk the file is as before."""
-        seal, lines = self._seal, b""
+        seal, lines = self.seal, b""
         for event in events:
             line, seal = _line(event, seal)
             lines += line
@@ -244,16 +238,13 @@ class Journal:
                 os.close(file)
         except OSError as error:  # which lacks the path of the file
             raise OSError(error.errno, error.strerror, str(self.path)) from error
-        self._size, self._seal = self._size + len(lines), seal
+        self._size, self.seal = self._size + len(lines), seal
         for event in events:
             self._apply(event)
 
-    def timeline_files(self) -> list[Path]:
-        return [path for path in map(self._file, self._spans) if path.is_file()]
-
     def remove_leftovers(self) -> None:
-        """Remove timelines that no round names; only for a process that holds the lock."""
-        named = self.timeline_files()
+        """Remove timelines that no newest round names; only for a process that holds the lock."""
+        named = {self._file(run) for run in self._spans}
         for path in (self.folder / TIMELINES).glob("*"):
             if path not in named:
                 path.unlink()
@@ -269,12 +260,12 @@ class Journal:
         self._size = raw.rfind(b"\n") + 1
         for number, line in enumerate(io.BytesIO(raw[: self._size]), start=1):
             body, seal = line[: -_SEAL - 1], line[-_SEAL - 1 : -1]
-            if seal[-_DIGITS - 2 : -2].decode("latin-1") != _digest(self._seal + body):
+            if seal[-_DIGITS - 2 : -2].decode("latin-1") != _digest(self.seal + body):
                 raise ValueError(
                     f"{self.path}: line {number} is not as it was written, or one before it is "
                     f"missing; {REMEDY}"
                 )
-            self._seal = seal
+            self.seal = seal
             try:
                 fields = from_json(body + b"}")
                 if "written_by" in fields:

@@ -87,15 +87,15 @@ class CutModel(_Recorded):
 class Tried(_Recorded):
     """A size that was trained within a memory, or that ran out of it; bytes are of each stage."""
 
-    args: dict[str, Any]
-    parameters: Count
-    status: Literal["done", "oom"]
-    reason: str
-    peak_bytes: list[int] | None
-    counted_bytes: list[int]
+    args: dict[str, Any] = {}
+    parameters: Count = 0
+    status: Literal["done", "oom"] = "done"
+    reason: str = ""
+    peak_bytes: list[int] | None = None
+    counted_bytes: list[int] = []
     # Of a GPU: bytes of tensors, of tensors and kernels' workspace, and of all that the allocator
     # reserved. Older records of a CPU have the first two.
-    allocator_bytes: list[list[int]] | None
+    allocator_bytes: list[list[int]] | None = None
 
 
 class Fitted(_Recorded):

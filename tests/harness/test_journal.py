@@ -67,8 +67,18 @@ def test_the_reference_inside_is_not_mixed_in_and_a_stray_journal_is_named(resul
         load(target)
 
 
-def test_cut_off_anywhere_it_has_whole_rounds_and_goes_on(recorded: Path, tmp_path: Path):
-    """As a kill leaves it, and as a reader beside a writer may see it."""
+@pytest.mark.parametrize("forced", [False, True])
+def test_cut_off_anywhere_it_has_whole_rounds_and_goes_on(
+    recorded: Path, tmp_path: Path, forced: bool
+):
+    """As a kill leaves it, and as a reader beside a writer may see it.
+
+    The rounds before a forced sweep count until its first one is whole.
+    """
+    finished = len(journal_in(recorded).read_bytes())
+    if forced:
+        recorded = shutil.copytree(recorded, tmp_path / "forced")
+        again(recorded, force=True)
     written = journal_in(recorded).read_bytes()
     ends = [match.end() for match in re.finditer(b"\n", written)]
     cuts = {0, 1, *ends, *(end - 1 for end in ends), *range(0, len(written), len(written) // 12)}
@@ -78,6 +88,8 @@ def test_cut_off_anywhere_it_has_whole_rounds_and_goes_on(recorded: Path, tmp_pa
         path.write_bytes(written[:cut])
         kept = written[: written.rfind(b"\n", 0, cut) + 1]
         assert len(Journal(path.parent).rounds) == kept.count(b'{"event":"round"')
+        if cut >= finished:
+            assert all_runs(load(results))["rounds"].min() >= 1
         again(results)
         assert seen(results) == seen(recorded)
         assert path.read_bytes().startswith(kept)

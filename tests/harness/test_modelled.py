@@ -62,21 +62,6 @@ def test_the_largest_mini_batch_that_fits():
     assert max(nothing["peak_bytes"]) > 2**10
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"profile": None}, "layers that compute need a device; one of a100"),
-        ({"profile": "tpu-v5"}, "tpu-v"),
-        ({"model": "timed", "model_args": TIMED}, "layers that wait have fixed times"),
-        ({"link": {"bytes_per_second": 0}}, "bytes_per_second=0.0: must be a number"),
-    ],
-)
-def test_what_does_not_go_together_is_one_line(changed: dict[str, Any], words: str):
-    with pytest.raises(ValueError, match=words) as error:
-        line(device(**changed))
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.alone
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 def test_two_processes_take_about_the_simulated_step(tmp_path: Path):

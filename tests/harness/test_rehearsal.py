@@ -1,7 +1,7 @@
 """What `repro plan` and `repro run` refuse before any process is started, each in one line."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from fakes import spec
@@ -33,23 +33,30 @@ def test_plan_refuses_what_run_refuses(
     assert not [*Path().glob("results/*/")], "nothing is recorded"
 
 
-def test_what_waits_is_emulated_and_what_computes_is_measured():
-    for wrong, words in (
-        (spec(model="timed", model_args={}), "'measured': the layers of timed wait, so allowed is"),
-        (spec(fidelity="emulated"), "'emulated': the layers of transformer compute"),
-    ):
-        with pytest.raises(ValueError, match=f"^fidelity = {words}"):
-            rehearsal.check([wrong])
+SIMULATED = {"fidelity": "simulated", "profile": "tpu-v2"}
+WAITS = {"model": "timed", "model_args": {}}
 
 
-def test_our_pipeline_divides_no_layer():
-    words = "^tensor_parallel = 2: .* 'channels' or 'rows'$"
-    with pytest.raises(ValueError, match=words):
-        rehearsal.check([spec(tensor_parallel=2)])
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (WAITS, "^fidelity = 'measured': the layers of timed wait, so allowed is"),
+        ({"fidelity": "emulated"}, "^fidelity = 'emulated': the layers of transformer compute"),
+        ({"tensor_parallel": 2}, "^tensor_parallel = 2: .* 'channels' or 'rows'$"),
+        ({"fidelity": "simulated"}, "layers that compute need a device; one of a100"),
+        (SIMULATED | {"profile": "tpu-v5"}, "tpu-v"),
+        (SIMULATED | WAITS, "layers that wait have fixed times"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_one_line(changed: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words) as error:
+        rehearsal.check([spec(**changed)])
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("scale", [scale for scale in get_args(Scale) if scale != "smoke"])
 def test_every_experiment_starts_at_each_scale(scale: Scale):
     for name in catalog.names():
-        groups = catalog.find(name).build(scale).groups
-        rehearsal.check(run for group in groups for run in group.runs)
+        experiment = catalog.find(name).build(scale)
+        assert experiment.name == name
+        rehearsal.check(run for group in experiment.groups for run in group.runs)

@@ -39,6 +39,7 @@ DEEPSPEED = {"library": "deepspeed", "trace": False, "schedule": "1f1b"}
         ({"checkpoint": "nevr"}, ["'always', 'except_last' or 'never'", "did you mean 'never'"]),
         ({"balance": (1, 1, 2)}, ["balance = [1, 1, 2]", "K = 2", "balance='time'"]),
         ({**INTERLEAVED, "balance": (1, 3)}, ["2 entries for K = 2 ranks of 2 stages"]),
+        ({"link": {"bytes_per_second": 0}}, ["bytes_per_second=0.0: must be a number"]),
         ({"model": "a\nb"}, ["model = 'a\\nb'", "printed"]),
         ({"model_args": {"a": {1, 2}}}, ["model_args Object of type set is not JSON"]),
         ({"model_args": {"a-b": 1}}, ["no argument has the name 'a-b'", "try L=3"]),
@@ -59,7 +60,7 @@ DEEPSPEED = {"library": "deepspeed", "trace": False, "schedule": "1f1b"}
         ({"library": "tensor", "trace": False, "K": 1}, ["tensor_parallel = None", "2 to 1024"]),
         ({**DEEPSPEED, "M": 3}, ["N = 8, M = 3", "deepspeed", "one size", "N=6"]),
         ({"task": "check", "N": 9, "M": 4}, ["N = 9, M = 4", "multiple of M", "try N=8"]),
-        ({"profile": "v100"}, ["profile = 'v100': a train run has no such field, but a run of sim"]),
+        ({"profile": "v100"}, ["profile = 'v100': a train run has no such field, but a"]),
     ],
 )
 def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):

@@ -32,16 +32,9 @@ def run(request: Request, rank: int, groups: list[Any]) -> Result:
     method = Own(setup_of(request, model, batch[0], rank, groups))
     with closing(method):
         peaks, allocated = attempt(spec, method, batch, request.device)
-    trained = Tried(
-        args=dict(spec.model_args),
-        parameters=0,  # the coordinator knows them
-        status="done",
-        reason="",
-        peak_bytes=peaks,
-        counted_bytes=[],
-        allocator_bytes=allocated,
-    )
-    fit = Fitted(largest=None, next=None, tried=[trained])
+    # The coordinator knows the rest.
+    tried = Tried(peak_bytes=peaks, allocator_bytes=allocated)
+    fit = Fitted(largest=None, next=None, tried=[tried])
     balance = list(method.balance)
     return Result(FitRound(fit=fit, peak_bytes=peaks, balance=balance, **facts_of(model, began)))
 
@@ -60,25 +53,19 @@ def trained(measure: Measure, request: Request, deadline: float) -> Result | Sta
     size = record.fit.largest or record.fit.next
     assert size is not None
     found = measure(replace(request, balance=tuple(size.balance)), deadline)
-    reason, peaks, allocated = "", None, None
     if isinstance(found, Result):
         assert isinstance(found.record, FitRound)
-        (of_stages,) = found.record.fit.tried
-        peaks, allocated = of_stages.peak_bytes, of_stages.allocator_bytes
-    elif not (reason := over_limit(found.reason)):
+        (tried,) = found.record.fit.tried
+        fit = Fitted(largest=size, next=None, counted=record.fit.largest)
+    elif reason := over_limit(found.reason):
+        tried = Tried(status="oom", reason=reason)
+        fit = Fitted(largest=None, next=size, counted=record.fit.largest)
+    else:
         return found
-    tried = Tried(
-        args=size.args,
-        parameters=size.parameters,
-        status="oom" if reason else "done",
-        reason=reason,
-        peak_bytes=peaks,
-        counted_bytes=[stage.total for stage in size.stages],
-        allocator_bytes=allocated,
-    )
-    largest, above = (None, size) if reason else (size, None)
-    fit = Fitted(largest=largest, next=above, tried=[tried], counted=record.fit.largest)
-    changed = {"fit": fit, "peak_bytes": peaks, "balance": size.balance}
+    known = {"args": size.args, "parameters": size.parameters}
+    known["counted_bytes"] = [stage.total for stage in size.stages]
+    fit.tried = [tried.model_copy(update=known)]
+    changed = {"fit": fit, "peak_bytes": tried.peak_bytes, "balance": size.balance}
     return Result(record.model_copy(update=changed))
 
 
