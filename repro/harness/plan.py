@@ -46,7 +46,6 @@ _FILTERS = [name for name in FIELDS if name not in ("model_args", "balance", "tr
 @dataclass(frozen=True)
 class PlannedRun:
     id: str
-    experiment: str
     group: str
     spec: RunSpec
     obstacle: str = ""  # why it is skipped
@@ -140,9 +139,7 @@ def make(
         }
         for name, spec in specs.items():
             usual_rounds += 0 if obstacles[name] else _wanted(spec, usual)
-            run = PlannedRun(
-                name, experiment.name, group.name, spec, obstacles[name], name in added
-            )
+            run = PlannedRun(name, group.name, spec, obstacles[name], name in added)
             if not run.obstacle:
                 # A run that only accompanies others needs no bases of its own.
                 bases = () if run.added else bases_of[name]

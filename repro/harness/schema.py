@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -27,11 +26,6 @@ def _printable(text: str) -> str:
     return text
 
 
-def _moment(text: str) -> str:
-    datetime.fromisoformat(text)
-    return text
-
-
 def _null_if_not_finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: null replaces a number that was not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -45,7 +39,6 @@ Measure = Annotated[float | None, BeforeValidator(_null_if_not_finite)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]
 # A text that the terminal shows.
 Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]
-Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
@@ -282,8 +275,8 @@ class RoundEvent(_Recorded):
     round: Annotated[str, Field(pattern=r"-[0-9]+$")]  # its id, `<group>-<number>`
     group: str
     commit: str  # of the code
-    started: Moment
-    ended: Moment
+    started: str  # ISO 8601, in UTC
+    ended: str
     # Share of the usable cores that other processes took, see `harness.contention`.
     load: Annotated[float, Field(ge=0, le=1)] | None
     records: dict[Name, Annotated[Any, AfterValidator(_checked)]]  # run -> its record
