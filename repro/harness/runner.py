@@ -20,7 +20,7 @@ from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
 from repro.harness.request import Request, Result, Status, takes_one_core
-from repro.harness.spec import TIMED, WHOLE_WORLD, Group, Scale
+from repro.harness.spec import TIMED, Group, Scale
 from repro.harness.tasks import fit
 from repro.harness.workers import Workers
 from repro.io import signals
@@ -204,11 +204,7 @@ class Rounds:
         Enters what it found of each; returns what was measured step against step.
         """
         requests = {run.id: self._request(run) for run in runs}
-        # A library that takes all processes has no use for those of a wider run.
-        widest = max((request.spec.devices for request in requests.values()), default=0)
-        beside = [
-            run for run in runs if run.spec.library not in WHOLE_WORLD or run.spec.devices == widest
-        ]
+        beside = runs
         at_once: dict[str, Result | Status] = {}
         while beside:
             at_once = self._at_once(beside, requests)
