@@ -16,7 +16,6 @@ from typing import Any
 
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.catalog import names
 from repro.harness.contention import BUSY, is_busy
 from repro.harness.journal import Journal, Place, journals
 from repro.harness.schema import Modelled, PlanEvent, RoundRecord, TrainRound, round_record
@@ -298,18 +297,8 @@ def load_recorded(results: Path) -> Results:
 
 
 def load(results: Path) -> Results:
-    """Everything recorded under a folder, except under a `reference` folder inside it.
-
-    Experiments that the project has no more are passed over.
-    """
-    return of_journals([journal for journal in journals(results) if not _has_left(journal)])
-
-
-def _has_left(journal: Journal) -> bool:
-    """Whether all commands name an experiment that the project has no more; one's own is a path."""
-    commands = journal.about.commands if journal.about else []
-    named = {command.partition(" ")[0] for command in commands}
-    return bool(named) and all(map(str.isidentifier, named)) and named.isdisjoint(names())
+    """Everything recorded under a folder, except under a `reference` folder inside it."""
+    return of_journals(journals(results))
 
 
 def load_beside(results: Path, others: Sequence[Path]) -> tuple[Results, list[str]]:

@@ -261,10 +261,8 @@ class Rounds:
     def _request(self, run: PlannedRun) -> Request:
         spec, machine = run.spec, self.plan.machine
         earlier = [] if run.id in self._replaced else self.plan.journal.rounds_of(run.id)
-        # Layers that wait keep nothing.
-        read = spec.fidelity != "emulated" and not any(
-            event.records[run.id].get("peak_bytes") for event in earlier
-        )
+        # Memory is read in the first round. Layers that wait keep nothing.
+        read = not earlier and spec.fidelity != "emulated"
         device = machine.device if spec.fidelity in TIMED else "cpu"
         order = len(self.plan.journal.rounds)
         return Request(spec, self._cuts.of(spec), read, device, order)

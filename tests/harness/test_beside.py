@@ -62,16 +62,5 @@ def test_the_same_results_are_shown_once_and_machines_of_one_kind_keep_apart(sen
     assert all(results.timeline(run) is not None for run in results.runs)
 
 
-@pytest.mark.parametrize("damage", ["no results", "an edited record", "a link"])
-def test_a_folder_that_cannot_be_used_is_one_line(damage, sent, tmp_path, refused):
-    folder = tmp_path / "2x-h100/smoke/tiny"
-    (journal,) = sent.glob("*/*/*/journal.jsonl")
-    if damage != "no results":
-        folder.mkdir(parents=True)
-    if damage == "a link":
-        (folder / journal.name).symlink_to(journal)
-    elif damage == "an edited record":
-        text = journal.read_text().replace(".75", ".25")
-        (folder / journal.name).write_text(text)
-    error = refused(["report", "--results", str(sent), "--with", str(tmp_path)])
-    assert str(tmp_path) in error
+def test_a_folder_without_results_is_one_line(sent, tmp_path, refused):
+    assert str(tmp_path) in refused(["report", "--results", str(sent), "--with", str(tmp_path)])
