@@ -346,15 +346,15 @@ def find_run(text: str, results: Path) -> tuple[Results, Run]:
     `text` is the run's id or a part of it, after as much of its place as tells it from others,
     such as `table2/transformer-K2`. A ValueError says that it names no run, or several.
     """
-    text = text.strip("/")
+    *place, part = text.strip("/").split("/")
     ids: list[str] = []
     refuse_links(results, results / "reference")
     for folder in (results, results / "reference"):
         loaded = load(folder)
         ids += [run.id for run in loaded.runs]
-        paths = {run: "/".join((*run.place, run.id)) for run in loaded.runs}
-        matches = [run for run, path in paths.items() if path.endswith(f"/{text}")]
-        matches = matches or [run for run, path in paths.items() if text in path]
+        of_place = [run for run in loaded.runs if set(place) <= set(run.place)]
+        matches = [run for run in of_place if part in (run.id, run.experiment)]
+        matches = matches or [run for run in of_place if part in run.id]
         if len(matches) > 1:
             names = ["/".join((*run.place, run.named)) for run in matches]
             raise ValueError(
@@ -366,7 +366,7 @@ def find_run(text: str, results: Path) -> tuple[Results, Run]:
             return of_journals([journal]), matches[0]
     raise ValueError(
         f"run = {short(text)}: no run below {results} has this in its id"
-        f"{did_you_mean(text, ids) or '; `repro report --runs` lists them'}"
+        f"{did_you_mean(part, ids) or '; `repro report --runs` lists them'}"
     )
 
 
