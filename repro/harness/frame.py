@@ -13,6 +13,7 @@ import pandas as pd
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
 from repro.harness.spec import BASELINES, FIELDS
+from repro.harness.vary import baselines
 
 # A pandas.DataFrame. The types of pandas do not know what is in a column or a group.
 Frame: TypeAlias = Any
@@ -130,8 +131,9 @@ def controls_frame(results: Results, *experiments: str) -> Frame:
     `step` is its step over that of the run that it controls, with the ends of its interval in `low`
     and `high`, of so many `blocks`.
     """
-    asked = _of(results, experiments)
-    found = [(run, step) for run, step in results.controls() if run in asked]
+    runs = [run for run in _of(results, experiments) if run.spec.control and run.done]
+    bases = [results.baseline(run, **baselines(run.spec)[0]) for run in runs]
+    found = [(run, results.ratio(base, run)) for run, base in zip(runs, bases, strict=True) if base]
     frame = _frame(results, [run for run, _ in found])
     columns = ["step", "low", "high", "blocks"]
     steps = pd.DataFrame([step for _, step in found], columns=columns, index=frame.index)

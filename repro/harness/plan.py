@@ -229,13 +229,11 @@ def _parse(text: str) -> dict[str, list[str]]:
 
 
 def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
-    """The runs of a group that each run is divided by: a control by the one that it controls."""
+    """The runs of a group that each run is divided by."""
     first = {compared(spec): run for run, spec in reversed([*specs.items()])}
     found: dict[str, tuple[str, ...]] = {}
     for name, spec in specs.items():
         bases = [first.get(compared(spec, **changed)) for changed in baselines(spec)]
-        if spec.control:
-            bases = [first.get(compared(spec.uncontrolled))]
         found[name] = tuple(dict.fromkeys(base for base in bases if base and base != name))
     return found
 

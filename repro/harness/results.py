@@ -249,12 +249,6 @@ class Results:
         """The run at the same place that differs in the changed fields alone (`vary.compared`)."""
         return self._baselines.get((run.place, compared(run.spec, **changed)))
 
-    def controls(self) -> list[tuple[Run, Ratio]]:
-        """The controls that are done, with their step over that of the run that they control."""
-        done = [run for run in self.runs if run.spec.control and run.done]
-        bases = [self._baselines.get((run.place, compared(run.spec.uncontrolled))) for run in done]
-        return [(run, self.ratio(of, run)) for run, of in zip(done, bases, strict=True) if of]
-
     def ratio(self, run: Run, base: Run) -> Ratio:
         """Throughput of a run over that of another, inside common blocks (`statistics.ratio`)."""
         stopped = run.stopped or base.stopped

@@ -263,14 +263,6 @@ class RunSpec(Frozen):
         """Its name in `repro.methods.named`."""
         return name_of(self)
 
-    @property
-    def uncontrolled(self) -> "RunSpec":
-        """The run that a control measures again; any other run itself."""
-        if self.control is None:
-            return self
-        seed = self.seed - 1 if self.control == "again" else self.seed
-        return self.model_copy(update={"control": None, "seed": seed})
-
     def make_schedule(self) -> Schedule:
         per_rank = self.stages_per_rank or 1
         return _schedule(self.schedule, self.total_stages, self.M, self.checkpoint, per_rank)

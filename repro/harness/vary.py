@@ -72,8 +72,11 @@ def baselines(spec: RunSpec) -> list[dict[str, Any]]:
     """What a run is divided by, as the fields in which that run differs.
 
     It is plain training and, of K > 1, the same run at K=1, and at K=2 and M=1; of another library
-    the same by ours, over the default transport and over gloo. Only steps of runs are divided.
+    the same by ours, over the default transport and over gloo; of a control the run that it
+    measures again. Only steps of runs are divided.
     """
+    if spec.control:
+        return [{"control": None, "seed": spec.seed - (spec.control == "again")}]
     if spec.task != "train":
         return []
     ours = {"library": "repro"}

@@ -10,7 +10,7 @@ from repro.harness.frame import Frame
 from repro.harness.results import Results, Round, Run
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
-from repro.harness.vary import compared
+from repro.harness.vary import baselines, compared
 from repro.report.style import model_name
 
 
@@ -38,7 +38,8 @@ def of_exhibits(results: Results) -> Results:
 
 def _is_planned(run: Run) -> bool:
     plan = _plan_of(run.experiment, run.scale)
-    return plan is None or _settings(run.spec.uncontrolled) in plan
+    controlled = baselines(run.spec)[0] if run.spec.control else {}
+    return plan is None or _settings(run.spec.model_copy(update=controlled)) in plan
 
 
 @cache
