@@ -41,8 +41,12 @@ class Request:
 
     @property
     def apart(self) -> bool:
-        """Whether one worker measures it while others measure other runs."""
-        return takes_one_core(self.spec, self.device)
+        """Whether it takes one process of the CPU, and nothing of it is timed.
+
+        Then one worker measures it, while others measure other runs.
+        """
+        untimed = self.spec.task == "learn" or self.spec.fidelity not in TIMED
+        return untimed and self.spec.devices == 1 and self.device == "cpu"
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,6 @@ class Result:
 
     record: RoundRecord
     timeline: Timeline | None = None
-
-
-def takes_one_core(spec: RunSpec, device: str) -> bool:
-    """Whether it takes one process of the CPU and nothing of it is timed.
-
-    So others of its kind may run beside it.
-    """
-    untimed = spec.task == "learn" or spec.fidelity not in TIMED
-    return untimed and spec.devices == 1 and device == "cpu"
 
 
 # Measures one run once, within so many seconds; without a result, its status says why.

@@ -19,7 +19,7 @@ from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
-from repro.harness.request import Request, Result, Status, takes_one_core
+from repro.harness.request import Request, Result, Status
 from repro.harness.spec import TIMED, Group, Scale
 from repro.harness.tasks import fit
 from repro.harness.workers import Workers
@@ -138,7 +138,7 @@ class Rounds:
         """
         if members[0].spec.task not in ("fit", "learn"):
             return [members]
-        apart = [run for run in members if self._is_apart(run)]
+        apart = [run for run in members if self._request(run).apart]
         return [*self._by_cores(apart), *([run] for run in members if run not in apart)]
 
     def _by_cores(self, runs: list[PlannedRun]) -> list[list[PlannedRun]]:
@@ -187,7 +187,7 @@ class Rounds:
         """The results of runs, the statuses of those without, and what was step against step."""
         found: dict[str, Result | Status] = {}
         timed = [run for run in runs if run.spec.timed and run.spec.task == "train"]
-        for beside in self._by_cores([run for run in runs if self._is_apart(run)]):
+        for beside in self._by_cores([run for run in runs if self._request(run).apart]):
             found |= self._at_once(beside, {run.id: self._request(run) for run in beside})
         for run in (run for run in runs if run not in timed and run.id not in found):
             found[run.id] = self._alone(run, self._request(run))
@@ -266,9 +266,6 @@ class Rounds:
         device = machine.device if spec.fidelity in TIMED else "cpu"
         order = len(self.plan.journal.rounds)
         return Request(spec, self._cuts.of(spec), read, device, order)
-
-    def _is_apart(self, run: PlannedRun) -> bool:
-        return takes_one_core(run.spec, self.plan.machine.device)
 
 
 def workers_for(plans: Sequence[Plan], results: Path) -> Workers:
