@@ -235,17 +235,6 @@ def source_of(spec: RunSpec, kind: str) -> Source:
     return Roofline(device, model, spec.optimizer, spec.link, kind)
 
 
-def by_layers(spec: RunSpec, calibration: Calibration, counts: Sequence[int]) -> dict[str, float]:
-    """Seconds of a step with these layers a stage, by the way in which layers were timed.
-
-    "together": on all processes at once. "mixed": between that and the times of layers while the
-    others waited, by the part of the other stages that computes meanwhile.
-    """
-    timed = calibration.beside_replicas(spec.D)
-    way = "mixed" if timed.alone is not None else "together"
-    return {way: predict(spec, Calibrated(timed), counts).step_s}
-
-
 def with_predictions(
     specs: Mapping[str, RunSpec], results: Mapping[str, Result]
 ) -> dict[str, Result]:
@@ -257,8 +246,11 @@ def with_predictions(
         spec, record = specs[run], each.record
         is_ours = spec.fidelity == "measured" and spec.library == "repro"
         if timed and isinstance(record, TrainRound) and is_ours:
-            ways = by_layers(spec, timed[-1], record.balance)
-            found[run] = replace(each, record=record.model_copy(update={"predicted": ways}))
+            layers = timed[-1].beside_replicas(spec.D)
+            way = "together" if layers.alone is None else "mixed"
+            step_s = predict(spec, Calibrated(layers), record.balance).step_s
+            changed = {"predicted": {way: step_s}}
+            found[run] = replace(each, record=record.model_copy(update=changed))
     return found
 
 
