@@ -23,15 +23,6 @@ from repro.models.own import OWN_DATA
 
 # `refusing` reports failures.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
-# Beginnings of the names of what fake tensors raise.
-_UNCOUNTABLE = "DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator"
-_UNCOUNTABLE += ("GuardOnData",)
-_NUMBERS = int, float, complex, bool
-_PLAIN = (str, bytes, type(None), type, torch.dtype, torch.Size, torch.device, *_NUMBERS)
-
-
-class UncountableError(ValueError):
-    """A layer cannot be traced on fake tensors, though it may work on real ones: one line."""
 
 
 class FakeLayers:
@@ -44,7 +35,7 @@ class FakeLayers:
     def __init__(self, device: str) -> None:
         self.device = device
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.modules: list[nn.Module] = []
+        self.modules: dict[Hashable, nn.Module] = {}
         # Recipe -> layer, loss or optimizer, which is kept, since the recipe may be its id.
         self._known: dict[Hashable, Any] = {}
         self._found: dict[Hashable, Any] = {}
@@ -66,17 +57,19 @@ class FakeLayers:
         self._known.setdefault(recipe, function)
         return recipe
 
-    def kinds(self, layers: Sequence[Layer]) -> list[int]:
-        """The number of each layer's kind; equal layers have the same number."""
+    def kinds(self, layers: Sequence[Layer]) -> list[Hashable]:
+        """The kind of each layer; factories that are known to do the same have the same kind."""
         kinds = []
         for index, layer in enumerate(layers):
-            kind = partial(self._kind, layer, index)
-            # A module is not kept, since it may have weights: it is known by what it computes.
-            is_module = isinstance(layer, nn.Module)
-            kinds.append(kind() if is_module else self.once(("layer", self.same(layer)), kind))
+            # A module is not kept, since it may have weights, and each is a kind of its own.
+            kind = object() if isinstance(layer, nn.Module) else self.same(layer)
+            if kind not in self.modules:
+                self.modules[kind] = self._fake(layer, index)
+            kinds.append(kind)
         return kinds
 
-    def _kind(self, layer: Layer, index: int) -> int:
+    def _fake(self, layer: Layer, index: int) -> nn.Module:
+        """The layer on fake tensors."""
         with refusing(f"layers[{index}]", layer, "cannot be built without memory"):
             with torch.device("meta"):  # where initial values cost nothing
                 module = layer if isinstance(layer, nn.Module) else layer()
@@ -84,12 +77,7 @@ class FakeLayers:
                 # A deep copy in which every tensor is replaced by a fake one.
                 tensors = (*module.parameters(), *module.buffers())
                 memo: dict[int, Any] = {id(t): _faked(t, self.device) for t in tensors}
-                fake = deepcopy(module, memo)
-        new = len(self.modules)
-        kind = self.once(("signature", _signature(fake)), lambda: new)
-        if kind == new:
-            self.modules.append(fake)
-        return kind
+                return deepcopy(module, memo)
 
 
 @cache
@@ -110,14 +98,11 @@ def refusing(where: str, layer: object, what: str) -> Iterator[None]:
         yield
     except Exception as error:
         name = getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
-        kind = type(error).__name__
-        text = f"{where} ({name}) {what}: {kind}: {message(error)[:160]}"
-        if kind.startswith(_UNCOUNTABLE):
-            raise UncountableError(
-                f"{text}; counting needs shapes that do not depend on the data, and layers of "
-                "torch operators alone"
-            ) from error
-        raise ValueError(f"{text}; does it work on a real mini-batch? ({OWN_DATA})") from error
+        raise ValueError(
+            f"{where} ({name}) {what}: {type(error).__name__}: {message(error)[:160]}; counting "
+            "needs shapes that do not depend on the data, and layers of torch operators alone; "
+            f"does it work on a real mini-batch? ({OWN_DATA})"
+        ) from error
 
 
 def mini_batch(tree: Tree, examples: int) -> Tree:
@@ -139,32 +124,3 @@ def _recipe(layer: Layer) -> Hashable:
     except TypeError:
         return id(layer)
     return key
-
-
-def _signature(module: nn.Module) -> Hashable:
-    """A key that is equal for modules that compute alike; unknown attributes count by identity."""
-    tensors = {**module._parameters, **module._buffers}
-    shapes = tuple(
-        (name, t is not None and (t.shape, t.dtype, t.requires_grad)) for name, t in tensors.items()
-    )
-    skipped = ("_parameters", "_buffers", "_modules")
-    attributes = tuple(
-        (name, _plain(value)) for name, value in vars(module).items() if name not in skipped
-    )
-    children = tuple(
-        (name, _signature(child) if child is not None else None)
-        for name, child in module._modules.items()
-    )
-    return (type(module), shapes, attributes, children)
-
-
-def _plain(value: Any) -> Hashable:
-    if isinstance(value, _PLAIN):
-        return (type(value), value)
-    if isinstance(value, list | tuple):
-        return (type(value), *map(_plain, value))
-    if isinstance(value, dict):
-        return (type(value), *((key, _plain(part)) for key, part in value.items()))
-    if isinstance(value, set | frozenset) and not value:
-        return (type(value),)
-    return id(value)
