@@ -99,7 +99,8 @@ def the_driver() -> Driver:
 def main(arguments: list[str]) -> int:
     parse(DoctorOptions, arguments, "repro doctor")
     torch, driver, cores = the_torch(), the_driver(), machine.cores()
-    packages = {name: machine.installed(name) or None for name in _PACKAGES}
+    packages = {name: machine.installed(name) for name in _PACKAGES}
+    found = [f"{name} {version or '-'}" for name, version in packages.items()]
     total, free = machine.memory()
     scale, why = machine.default_scale()
     build = f"built for CUDA {torch.cuda}" if torch.cuda else "a build without CUDA"
@@ -108,7 +109,7 @@ def main(arguments: list[str]) -> int:
             "processor": f"{machine.cpu_name()}: {cores} usable cores of {os.cpu_count()}",
             "memory": f"{size(free)} free of {size(total)}",
             "GPUs that torch can use": ", ".join(torch.gpus) or f"none; torch is {build}",
-            "packages": {"python": platform.python_version(), **packages},
+            "packages": ", ".join([f"python {platform.python_version()}", *found]),
             "measured here": f"scale {scale} unless --scale chooses another: {why}",
         }
     )

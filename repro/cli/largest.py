@@ -40,24 +40,27 @@ def answer(options: PredictOptions) -> int:
     settings = {
         "fidelity": "counted",
         "model": options.model,
-        "model_args": args,
-        "memory": memory,
         "K": step.config.stages,
         "M": step.config.micro_batches,
-        **same(options, "N", "schedule", "checkpoint", "optimizer"),
+        **same(options, "N", "schedule", "optimizer"),
     }
+    sentence = _sentence(found, args, memory)
     fields = settings | {  # sizes in bytes
+        "checkpoint": options.checkpoint,
+        "model_args": args,
+        "memory": memory,
         "largest": best and best.plain(),
         "next": next_one and next_one.plain(),
-        "answer": _sentence(found, args, memory),
+        "answer": sentence,
     }
-    terminal = settings | {
-        "model_args": assigned(args) or None,
+    shown = settings | {
+        "recompute": options.checkpoint,
+        "sizes": assigned(args) or None,
         "memory": f"{size(memory)} of each stage, in float32",
         "cut": best and cut_text(best.balance),
-        "answer": fields["answer"],
+        "answer": sentence,
     }
-    print_answer(terminal, fields, as_json=options.json)
+    print_answer(shown, fields, as_json=options.json)
     return 0 if best is not None else 1
 
 

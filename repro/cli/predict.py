@@ -12,10 +12,10 @@ from repro.cli.options import named_by_flags, parse
 from repro.cli.source import Chosen, PredictOptions, chosen, memory_of, this_machine
 from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.harness import catalog
-from repro.harness.sizes import in_blocks
-from repro.harness.spec import PLAIN, RunSpec, assigned, sweep
+from repro.harness.sizes import in_blocks, small
+from repro.harness.spec import PLAIN, RunSpec, assigned
 from repro.harness.terminal import live
-from repro.harness.text import TIMES, above, digits, ranged, size
+from repro.harness.text import EMPTY, TIMES, above, digits, percent, ranged, size
 
 if TYPE_CHECKING:
     from repro.harness.predict import Prediction
@@ -25,15 +25,12 @@ _DEVICE = {"device", "link", "node", "memory", "results"}
 _TAKES = {
     "with --largest": {"largest", "K", "M", "schedule", "checkpoint", "device"},
     "with --K": {
-        *("K", "cut", "M", "micro_batch", "D", "schedule", "stages_per_rank", "checkpoint"),
+        *("K", "balance", "M", "D", "schedule", "stages_per_rank", "checkpoint"),
         *_DEVICE,
     },
     "without --K": {"devices", "top", *_DEVICE},
 }
 _OF_ALL = {"model", "model_args", "N", "optimizer", "json"}
-_STEP = "step (ms)"
-_COLUMNS = ("method", "K", "D", "M", "checkpoint", _STEP)
-_RATIOS = ("speedup_vs_plain", "speedup_vs_k1", "idle_over_total", "peak_bytes", "fits")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +42,6 @@ class Found:
     plans: list["Prediction"]
     one_stage: dict[int, "Prediction"]  # M -> the step of K=1; empty after a search
     memory: int | None  # bytes of a device
-    breakdown: bool  # whether it is asked for; it lays each schedule out twice more
 
     def fits(self, plan: "Prediction") -> bool | None:
         if plan.peaks is None or self.memory is None:
@@ -68,7 +64,6 @@ class Found:
         spec, error = plan.spec, self.of.source.error
         low, high = error.ends(plan.step_s) if error else (None, None)
         alone = self.one_stage.get(spec.M)
-        parts = plan.parts if self.breakdown else {}
         return {
             "method": "plain" if plan is self.plain else spec.method,
             **same(spec, "schedule", "stages_per_rank", "K", "D", "M", "checkpoint"),
@@ -79,7 +74,6 @@ class Found:
             "speedup_vs_plain": self.plain.step_s / plan.step_s,
             "speedup_vs_k1": alone.step_s / plan.step_s if alone else None,
             "idle_over_total": plan.idle_over_total,
-            "breakdown": {cause: part / plan.step_s for cause, part in parts.items()},
             "peak_bytes": plan.peaks,
             "fits": self.fits(plan),
             "cut": plan.counts,
@@ -167,14 +161,28 @@ def _sweep(plan: "Prediction") -> str:
         "M": (spec.M,),
         "balance": plan.counts if spec.K > 1 else "time",
     }
-    return f"repro run {catalog.find('sweep').given(values).command}"
+    # Without arguments the model is as its builder makes it, which a sweep on CPU cores is not.
+    on_gpus = " --scale node" if not spec.model_args and small(spec.model, "laptop") else ""
+    return f"repro run {catalog.find('sweep').given(values).command}{on_gpus}"
 
 
-def _cells(row: dict[str, Any], unit: str) -> dict[str, Any]:
+def _cells(row: dict[str, Any], unit: str) -> dict[str, str]:
     """What a terminal shows of a row."""
     step = [1e3 * row[name] for name in ("step_s", "step_low_s", "step_high_s") if row[name]]
-    texts = {_STEP: ranged(*step), unit: digits(row["throughput"]), "cut": cut_text(row["cut"])}
-    return {name: texts.get(name) or row[name] for name in (*_COLUMNS, unit, *_RATIOS, "cut")}
+    over_plain, over_one = row["speedup_vs_plain"], row["speedup_vs_k1"]
+    return {
+        "method": row["method"],
+        **{name: str(row[name]) for name in ("K", "D", "M")},
+        "recompute": row["checkpoint"],
+        "step (ms)": ranged(*step),
+        unit: digits(row["throughput"]),
+        "over plain": ranged(over_plain, unit=TIMES),
+        "over K=1": ranged(over_one, unit=TIMES) if over_one else EMPTY,
+        "idle": percent(row["idle_over_total"]),
+        "peak": size(max(row["peak_bytes"])) if row["peak_bytes"] else EMPTY,
+        "fits": {None: EMPTY, True: "yes", False: "no"}[row["fits"]],
+        "cut": cut_text(row["cut"]),
+    }
 
 
 def _check(options: PredictOptions) -> None:
@@ -187,8 +195,6 @@ def _check(options: PredictOptions) -> None:
         if is_given and field.name not in _OF_ALL | _TAKES[question]:
             flag = field.name.replace("_", "-")
             raise ValueError(f"--{flag}: has no meaning {question}; leave it out")
-    if options.M and options.micro_batch:
-        raise ValueError("--micro-batch: has no meaning with --M; leave one out")
     if not options.model:
         raise ValueError("model: name one; try `repro predict transformer --device v100 --K 4`")
 
@@ -200,50 +206,27 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     from repro.models import BUILDERS
 
     default = [M for M in (1, 4, 32) if options.N % (options.D * M) == 0] or [1]
-    Ms = list(dict.fromkeys(options.M or _counts(options))) or default
-    _check_cut(options, len(of.model.layers))
-    with named_by_flags(_TAKES["with --K"] | _OF_ALL):
-        specs = sweep(
-            model=of.model.name,
-            model_args=of.model_args,
-            fidelity="simulated",
-            profile=of.profile,
-            **same(options, "N", "D", "schedule", "stages_per_rank", "checkpoint", "optimizer"),
-            K=[*dict.fromkeys((1, *options.K))],
-            M=Ms,
-        )
-        for spec in specs:
-            spec.check_depth(len(of.model.layers))
-    steps = {
-        (spec.K, spec.M): predict(spec, of.source, options.cut if spec.K > 1 else ())
-        for spec in specs
+    Ms = list(dict.fromkeys(options.M)) or default
+    fields: dict[str, Any] = {
+        "model": of.model.name,
+        "model_args": of.model_args,
+        "fidelity": "simulated",
+        "profile": of.profile,
+        **same(options, "N", "D", "schedule", "stages_per_rank", "checkpoint", "optimizer"),
     }
+    specs = dict[tuple[int, int], RunSpec]()
+    with named_by_flags(_TAKES["with --K"] | _OF_ALL):
+        for K, M in product(dict.fromkeys((1, *options.K)), Ms):
+            cut = options.balance if options.balance and K > 1 else "time"
+            specs[K, M] = RunSpec(**fields, K=K, M=M, balance=cut)
+            specs[K, M].check_depth(len(of.model.layers))
+    steps = {pair: predict(spec, of.source) for pair, spec in specs.items()}
     plans = [steps[pair] for pair in dict.fromkeys(product(options.K, Ms))]
     for counts in {plan.counts for plan in plans if options.model not in BUILDERS}:
         refuse_shared(of.model.layers, counts)
-    plain = predict(specs[0].model_copy(update=PLAIN), of.source)
+    plain = predict(specs[1, Ms[0]].model_copy(update=PLAIN), of.source)
     of.warn(options.K, [options.N, *(options.N // options.D // M for M in Ms)])
-    return Found(of, plain, plans, {M: steps[1, M] for M in Ms}, memory, options.json)
-
-
-def _counts(options: PredictOptions) -> list[int]:
-    """Numbers of micro-batches of the given sizes."""
-    replica = options.N // options.D
-    for examples in options.micro_batch:
-        if examples < 1 or replica % examples:
-            raise ValueError(
-                f"--micro-batch {examples}: allowed is a divisor of a replica's {replica} examples"
-            )
-    return [replica // examples for examples in options.micro_batch]
-
-
-def _check_cut(options: PredictOptions, layers: int) -> None:
-    cut, stages = options.cut, options.K[0] * (options.stages_per_rank or 1)
-    if cut and (len(options.K) > 1 or len(cut) != stages or sum(cut) != layers or min(cut) < 1):
-        raise ValueError(
-            f"--cut {' '.join(map(str, cut))}: needs a single --K, and a positive number of layers "
-            f"for each of its stages; their sum is {layers}"
-        )
+    return Found(of, plain, plans, {M: steps[1, M] for M in Ms}, memory)
 
 
 def _search(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
@@ -268,4 +251,4 @@ def _search(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     of.warn([devices], [options.N])
     is_plain = {"K": 1, "D": 1, "M": 1, "checkpoint": "never"}
     others = [plan for plan in plans if same(plan.spec, *is_plain) != is_plain]
-    return Found(of, predict(one, of.source), others, {}, memory, options.json)
+    return Found(of, predict(one, of.source), others, {}, memory)

@@ -15,7 +15,7 @@ from repro.harness import progress, run_table
 from repro.harness.results import GIB, Results, Round, Run, find_run, load_beside, load_recorded
 from repro.harness.spec import assigned
 from repro.harness.terminal import show
-from repro.harness.text import ranged
+from repro.harness.text import EMPTY, percent, ranged, seconds, size
 from repro.harness.wandb import PROJECT, settings, workspace
 from repro.io.untrusted import did_you_mean, message, short
 
@@ -118,7 +118,7 @@ def show_runs(results: Results, options: ReportOptions) -> None:
         runs = [
             {"run": run.id, "recorded": "/".join(run.place), "status": str(run.status)}
             | run.spec.plain()
-            | _known(run, "step_s", "throughput", "idle_over_total")
+            | same(run, "step_s", "throughput", "idle_over_total")
             | {"peak_bytes": [round(GIB * peak) for peak in run.peak_gib_per_stage]}
             for run in results.runs
         ]
@@ -129,20 +129,19 @@ def show_runs(results: Results, options: ReportOptions) -> None:
     else:
         count = Counter(run.place for run in results.runs)
         done = Counter(run.place for run in results.runs if run.done)
-        rows = [{**place._asdict(), "runs": count[place], "done": done[place]} for place in count]
+        rows = [
+            {**place._asdict(), "runs": str(runs), "done": str(done[place])}
+            for place, runs in count.items()
+        ]
         print_answer({"recorded": rows})
         print("\n`--runs EXPERIMENT` lists the runs of one")
-
-
-def _known(of: Run | Round, *names: str) -> dict[str, float | None]:
-    return {n: None if isnan(value) else value for n, value in same(of, *names).items()}
 
 
 def show_run(results: Results, run: Run) -> None:
     """Settings, numbers and rounds of a run, and the timeline of its median step."""
     rest = {n: v for n, v in run.spec.plain().items() if n not in ("model", "model_args")}
-    timed = "step_s", "idle_over_total"
-    fields: dict[str, Any] = {
+    rounds = [{"round": each.name, **_timed(each)} for each in run.rounds]
+    shown: dict[str, Any] = {
         "run": run.id,
         "recorded": "/".join(run.place),
         "model": f"{run.model} {assigned(run.spec.model_args)}",
@@ -151,17 +150,25 @@ def show_run(results: Results, run: Run) -> None:
         "device": run.device or None,
         "commit": run.commit or None,
         "status": run.status,
-        **_known(run, *timed),
+        **_timed(run),
         "throughput": ranged(run.throughput, unit=run.unit) if run.step_s > 0 else None,
-        "peak_bytes": [GIB * peak for peak in run.peak_gib_per_stage] or None,
+        "peak": size(GIB * run.peak_gib_max) if run.peak_gib_per_stage else None,
         "largest model": run.size or None,
         "on test data": assigned(run.newest.get("metrics", {})) or None,
-        "rounds": [{"round": each.name, **_known(each, *timed)} for each in run.rounds],
+        "rounds": rounds,
     }
     timeline = results.timeline(run)
     if timeline is not None:
-        fields[f"median step: {progress.LEGEND}"] = progress.gantt(timeline, _WIDTH)
-    print_answer(fields)
+        shown[f"median step: {progress.LEGEND}"] = progress.gantt(timeline, _WIDTH)
+    print_answer(shown)
+
+
+def _timed(of: Run | Round) -> dict[str, str]:
+    step, idle = of.step_s, of.idle_over_total
+    return {
+        "step": EMPTY if isnan(step) else seconds(step),
+        "idle": EMPTY if isnan(idle) else percent(idle),
+    }
 
 
 def _push(results: Results, folder: Path) -> str:

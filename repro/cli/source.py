@@ -46,12 +46,10 @@ class PredictOptions:
     """arguments of the model, such as L=24"""
     K: tuple[int, ...] = ()
     """numbers of devices, which have one stage each, or --stages-per-rank of them"""
-    cut: tuple[int, ...] = ()
+    balance: tuple[int, ...] = ()
     """layers of each stage of a single K; by default the cut that is even in time"""
     M: tuple[int, ...] = ()
     """numbers of micro-batches; by default 1, 4 and 32, with --largest 32"""
-    micro_batch: tuple[int, ...] = ()
-    """sizes of micro-batches, instead of --M"""
     N: MiniBatch = DEFAULT_N
     """mini-batch, over all replicas"""
     D: Annotated[int, Interval(ge=1, le=2**16)] = 1

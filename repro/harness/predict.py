@@ -19,7 +19,6 @@ from repro.costs.fake import mini_batch
 from repro.costs.fit import Tasks
 from repro.costs.links import Links
 from repro.costs.stage_memory import micro_batch
-from repro.gpipe import breakdown
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile, stage_layers
 from repro.gpipe.partition.partition import Cost
 from repro.gpipe.schedule.kinds import SCHEDULES
@@ -43,7 +42,6 @@ from repro.simulate.step import exposed_seconds, settle, simulate
 # 1.06 (1.05 to 1.07) and 1.05 (1.04 to 1.06) with d=256. Medians of 60 pairs with 95 % intervals,
 # A/A 0.99 to 1.00.
 SPLIT = 1.17
-ALL_REDUCE = "all-reduce"  # seconds of a step with replicas that no span of its timeline shows
 
 
 @dataclass(frozen=True)
@@ -66,13 +64,6 @@ class Prediction:
     def idle_over_total(self) -> float:
         """The share of K x step in which stages do not work, exposed all-reduces included."""
         return 1.0 - self.step.busy() / (self.spec.K * self.step_s)
-
-    @cached_property
-    def parts(self) -> dict[str, float]:
-        """Cause -> seconds of the step, a mean over the stages."""
-        shares = breakdown(self.step.timeline, self.spec.make_schedule())
-        seconds = {name: share * self.step.step_time for name, share in shares.items()}
-        return seconds | {ALL_REDUCE: self.exposed_s}
 
     @cached_property
     def peaks(self) -> list[int] | None:
