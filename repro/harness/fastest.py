@@ -72,7 +72,8 @@ class Search:
                 break
             if family in found and _length(plan.step_s) > _length(found[family].step_s):
                 continue
-            if least(plan.spec.K, plan.spec.D) > self.memory:
+            is_cut_by_memory = plan.spec.stages_per_rank is None
+            if is_cut_by_memory and least(plan.spec.K, plan.spec.D) > self.memory:
                 continue
             fitting = self._fitting(plan)
             if fitting is None or (family in found and order(found[family]) < order(fitting)):
@@ -116,12 +117,19 @@ class Search:
         return [(K, D) for K, D in pairs if devices % (K * D) == 0 and N % D == 0]
 
     def _least(self, K: int, D: int) -> int:
-        """Bytes that the leanest plan takes on its fullest device, cut evenly by memory."""
-        # No rank of 1F1B holds more than K micro-batches, so more of them take no more memory.
-        M = min(self.plain.N // D, 2 * K)
-        lean = {"K": K, "D": D, "M": M, "N": M * D, "schedule": "1f1b", "checkpoint": "always"}
-        spec = self.plain.model_copy(update=lean)
-        return self.source.tasks(spec, self.source.examples(spec)).cut.fullest
+        """Bytes that each plan of one stage a rank takes at least on its fullest device.
+
+        One micro-batch is in memory at a time: one example, whose gradients are added to those of
+        another, or all examples, whose gradients are added to none.
+        """
+        schedule: ScheduleName = "naive" if K > 1 else ALONE
+        replica = self.plain.N // D
+        fullest = []
+        for M, examples in ((min(2, replica), 1), (1, replica)):
+            lean = {"K": K, "D": D, "M": M, "N": D * M * examples, "schedule": schedule}
+            spec = self.plain.model_copy(update=lean | {"checkpoint": "always"})
+            fullest.append(self.source.tasks(spec, examples).cut.fullest)
+        return min(fullest)
 
     def _specs(self, K: int, D: int) -> Iterator[RunSpec]:
         """The plans of a (K, D), with equal micro-batches of a size that has known times.
@@ -184,7 +192,7 @@ class Search:
                 f"{sizes[-1]} examples, and no such size divides it; try a multiple of {sizes[0]}"
             )
         return (
-            f"nothing fits: the leanest plan (K={K}, D={D}, all recomputed, the smallest "
-            f"micro-batches) takes {above(size, self.memory)} on its fullest device; try that much "
-            "memory, more devices or a smaller mini-batch"
+            f"nothing fits: the leanest plan (K={K}, D={D}, one micro-batch at a time) takes "
+            f"{above(size, self.memory)} on its fullest device; try that much memory, more devices "
+            "or a smaller mini-batch"
         )
