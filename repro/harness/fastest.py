@@ -63,6 +63,7 @@ class Search:
         """
         found: dict[Family, Prediction] = {}
         least = cache(self._least)
+        interleaved: dict[tuple[int, int], int] = {}  # (K, D) -> bytes of the leanest such plan
         reason = ""
         for plan in self._ascending():
             # Memory takes long to count, so not for a plan that is slower than those to be shown.
@@ -72,10 +73,14 @@ class Search:
                 break
             if family in found and _length(plan.step_s) > _length(found[family].step_s):
                 continue
-            is_cut_by_memory = plan.spec.stages_per_rank is None
-            if is_cut_by_memory and least(plan.spec.K, plan.spec.D) > self.memory:
+            pair = plan.spec.K, plan.spec.D
+            is_interleaved = plan.spec.stages_per_rank is not None
+            if not is_interleaved and least(*pair) > self.memory:
                 continue
             fitting = self._fitting(plan)
+            if fitting is None and is_interleaved:
+                taken = max(plan.peaks or [0])
+                interleaved[pair] = min(taken, interleaved.get(pair, taken))
             if fitting is None or (family in found and order(found[family]) < order(fitting)):
                 continue
             try:
@@ -85,7 +90,9 @@ class Search:
             else:
                 found[family] = fitting
         if not found:
-            raise ValueError(reason or self._reason({pair: least(*pair) for pair in self._pairs}))
+            sizes = {(*pair, least(*pair)) for pair in self._pairs}
+            sizes |= {(*pair, size) for pair, size in interleaved.items()}
+            raise ValueError(reason or self._reason(*min(sizes, key=itemgetter(2))))
         return sorted(found.values(), key=order)[:top]
 
     def _ascending(self) -> Iterator[Prediction]:
@@ -182,9 +189,8 @@ class Search:
         counts = self.source.tasks(plan.spec, plan.examples).cheapest(int(self.memory), cost)
         return predict(plan.spec, self.source, counts) if counts else None
 
-    def _reason(self, least: dict[tuple[int, int], int]) -> str:
-        """Why there is no plan."""
-        (K, D), size = min(least.items(), key=itemgetter(1))
+    def _reason(self, K: int, D: int, size: int) -> str:
+        """Why there is no plan; `size` is what the leanest one takes, which has this K and D."""
         if size <= self.memory and isinstance(self.source, Calibrated):
             sizes = self.source.calibration.sizes
             return (
@@ -192,7 +198,6 @@ class Search:
                 f"{sizes[-1]} examples, and no such size divides it; try a multiple of {sizes[0]}"
             )
         return (
-            f"nothing fits: the leanest plan (K={K}, D={D}, one micro-batch at a time) takes "
-            f"{above(size, self.memory)} on its fullest device; try that much memory, more devices "
-            "or a smaller mini-batch"
+            f"nothing fits: the leanest plan (K={K}, D={D}) takes {above(size, self.memory)} on "
+            "its fullest device; try that much memory, more devices or a smaller mini-batch"
         )
