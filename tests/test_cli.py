@@ -175,10 +175,10 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, refused, mo
 
 
 def test_a_gpu_that_torch_cannot_use_is_loud(tmp_path: Path, capfd, monkeypatch):
-    monkeypatch.setattr(doctor, "the_driver", lambda: doctor.Driver(("NVIDIA H200",), "580.82"))
+    monkeypatch.setattr(doctor, "gpus_of_driver", lambda: ["NVIDIA H200"])
     monkeypatch.setattr(doctor, "the_torch", doctor.Torch)
     assert main(["plan", "table2", "--results", str(tmp_path), "--scale", "smoke"]) == 0
-    assert "WARNING: 1 x NVIDIA H200 here, but torch cannot use a GPU" in capfd.readouterr().err
+    assert "WARNING: 1 x NVIDIA H200 here, but torch cannot use them: " in capfd.readouterr().err
 
 
 def test_scale_paper_says_what_it_takes_and_asks(tmp_path, capfd, monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.cli.answers import print_answer
@@ -16,7 +17,6 @@ from repro.harness import machine
 from repro.harness.text import size
 
 _PACKAGES = ("torch", "torchvision", "timm", "datasets", "wandb")
-_REINSTALL = "`.venv/bin/uv pip install --torch-backend=auto --reinstall torch torchvision`"
 
 
 @dataclass(frozen=True)
@@ -33,39 +33,24 @@ class Torch:
     warning: str = ""  # its own, of GPUs that it cannot use
 
 
-@dataclass(frozen=True)
-class Driver:
-    """The NVIDIA driver: its GPUs and its version; else empty."""
-
-    gpus: tuple[str, ...] = ()
-    version: str = ""
-
-
 def trouble_here() -> str:
     """`gpu_trouble` of this machine; torch is imported only if the driver lists a GPU."""
-    driver = the_driver()
-    return gpu_trouble(driver, the_torch()) if driver.gpus else ""
+    listed = gpus_of_driver()
+    return gpu_trouble(listed, the_torch()) if listed else ""
 
 
-def gpu_trouble(driver: Driver, torch: Torch) -> str:
-    """Why torch cannot use the driver's GPUs and what to do, as one line; empty if it can."""
-    if torch.gpus and "not compatible" in torch.warning:
-        return f"{torch.warning}: install another build, {_REINSTALL}"
-    if torch.gpus or not driver.gpus:
+def gpu_trouble(listed: Sequence[str], torch: Torch) -> str:
+    """Why torch cannot use the GPUs that the driver lists, as one line; empty if it can."""
+    if not listed or (torch.gpus and "not compatible" not in torch.warning):
         return ""
-    fact = f"{len(driver.gpus)} x {driver.gpus[0]} here, but torch cannot use a GPU"
-    if not torch.cuda:
-        return f"{fact}: this torch is a build without CUDA; install one with it, {_REINSTALL}"
+    reasons = [f"it was built for CUDA {torch.cuda}" if torch.cuda else "it is a CPU build"]
+    reasons += [torch.warning] if torch.warning else []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and visible.strip() in ("", "-1"):
-        return (
-            f"{fact}: CUDA_VISIBLE_DEVICES={visible!r} hides them; unset it, or name some, such "
-            "as 0,1"
-        )
+    reasons += [] if visible is None else [f"CUDA_VISIBLE_DEVICES={visible!r} may hide them"]
     return (
-        f"{fact}: {torch.warning or 'torch gives no reason'} (driver {driver.version}, torch built "
-        f"for CUDA {torch.cuda}); update the driver and restart the machine or container, or "
-        f"install a build that fits the driver, {_REINSTALL}"
+        f"{len(listed)} x {listed[0]} here, but torch cannot use them: {'; '.join(reasons)}. "
+        "Unset that variable, update the driver, or install a build of torch that fits the driver, "
+        "`.venv/bin/uv pip install --torch-backend=auto --reinstall torch torchvision`"
     )
 
 
@@ -86,19 +71,19 @@ def the_torch() -> Torch:
     )
 
 
-def the_driver() -> Driver:
-    query = ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]
+def gpus_of_driver() -> list[str]:
+    """The GPUs that NVIDIA's driver lists; none without a driver."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         text = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return Driver()
-    rows = [line.split(", ", 1) for line in text.splitlines() if ", " in line]
-    return Driver(tuple(name for _, name in rows), rows[0][0] if rows else "")
+        return []
+    return text.splitlines()
 
 
 def main(arguments: list[str]) -> int:
     parse(DoctorOptions, arguments, "repro doctor")
-    torch, driver, cores = the_torch(), the_driver(), machine.cores()
+    torch, listed, cores = the_torch(), gpus_of_driver(), machine.cores()
     packages = {name: machine.installed(name) for name in _PACKAGES}
     found = [f"{name} {version or '-'}" for name, version in packages.items()]
     total, free = machine.memory()
@@ -113,7 +98,7 @@ def main(arguments: list[str]) -> int:
             "measured here": f"scale {scale} unless --scale chooses another: {why}",
         }
     )
-    problems = [text] if (text := gpu_trouble(driver, torch)) else []
+    problems = [text] if (text := gpu_trouble(listed, torch)) else []
     if missing := [name for name, version in packages.items() if not version]:
         problems.append(f"{', '.join(missing)} is not installed: run `./run_all.sh --setup-only`")
     for line in problems:

@@ -81,14 +81,9 @@ class Found:
 
     def answer(self) -> str:
         """The fastest plan, in a sentence."""
-        from repro.harness.fastest import order
-
-        def named(plan: "Prediction") -> str:
-            spec = plan.spec
-            return f"{spec.method}, K={spec.K}, D={spec.D}, M={spec.M}, recompute {spec.checkpoint}"
-
         best, plain = self.best, self.fits(self.plain)
-        at = named(best)
+        of = best.spec
+        at = f"{of.method}, K={of.K}, D={of.D}, M={of.M}, recompute {of.checkpoint}"
         if self.fits(best) is False:
             taken = above(max(best.peaks or [0]), self.memory or 0)
             return (
@@ -100,14 +95,12 @@ class Found:
         fastest = "fastest" if all(map(self.fits, self.plans)) else "fastest that fits"
         if plain is None:
             fastest = "fastest, if it fits (give --memory)"
-        fitting = [plan for plan in self.plans if plan is not best and self.fits(plan) is not False]
-        ties = [named(plan) for plan in fitting if order(plan)[0] == order(best)[0]]
         speed = ranged(best.spec.N / best.step_s, unit=self.of.model.unit)
         over_plain = ranged(self.plain.step_s / best.step_s, unit=TIMES)
         sentence = f"{fastest}: {at}: {speed}, {over_plain} over plain training"
         if plain is False:
             sentence += ", which does not fit"
-        return f"{sentence}; about as fast: {'; '.join(ties)}" if ties else sentence
+        return sentence
 
 
 def main(arguments: list[str]) -> int:

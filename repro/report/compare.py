@@ -55,10 +55,6 @@ def _settings(spec: RunSpec) -> str:
     return compared(spec, **{"warmup": 0, "steps": 0} if spec.task == "train" else {})
 
 
-def of_paper(results: Results) -> set[str]:
-    return {name for name, about in results.listings.items() if about.paper or about.neurips}
-
-
 def told_apart(frame: Frame, names: Sequence[str]) -> list[str]:
     """What tells each line's run from others: its values of these columns, and `differs_in`."""
     varied = [name for name in names if frame[name].nunique() > 1]

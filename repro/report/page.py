@@ -22,13 +22,11 @@ from repro.io import files
 from repro.io.untrusted import refuse_linked_files
 from repro.report import texts, verdicts
 from repro.report.claim import Claim
-from repro.report.compare import of_paper
 from repro.report.declared import report_of
 from repro.report.first_screen import first_screen
 from repro.report.player import player, rendered
 from repro.report.sections import Section, as_text, section_of, with_code
 from repro.report.table import Table, csv_text
-from repro.report.tables import origins
 
 STYLES = ("page.css", "first_screen.css")
 _PLACE = ("machine", "scale", "experiment")  # by which runs.csv and rounds.csv are sorted
@@ -105,7 +103,7 @@ class Page:
         ]
         own = claims is None and 0 < len(sections) + len(still) <= 2  # a few experiments are named
         titles = [*(each["title"] for each in sections), *(each["name"] for each in still)]
-        papers = of_paper(results)
+        scales = {run.scale for run in results.runs}
         folder = Path(__file__).parent
         return rendered(
             folder / "template.html.j2",
@@ -117,31 +115,18 @@ class Page:
             verdicts={name: verdicts.counted(of) for name, of in self.claims.items()},
             verdict_words=texts.VERDICTS,
             player=player([step for section in sections for step in section["steps"]]),
-            banner=_banner(results),
-            tiny=all(run.scale == "smoke" for run in results.runs),
+            banner=[text for scale, text in texts.SCALES.items() if scale in scales],
+            tiny=scales <= {"smoke"},
             still=", ".join(section["name"] for section in still),
             sections=sections,
             absent=[command for section in absent for command in section["commands"]],
-            fidelities={n: t for n, t in texts.FIDELITIES.items() if claims or n != "quoted"},
-            metrics={n: t for n, t in texts.METRICS.items() if papers or n != texts.AS_TABLE2},
-            deviations=texts.DEVIATIONS if papers else (),
+            fidelities=texts.FIDELITIES,
+            metrics=texts.METRICS,
+            deviations=texts.DEVIATIONS,
             counts=sorted(Counter(run.status.partition("(")[0] for run in results.runs).items()),
             claims=claims,
-            origins=origins(results.runs),
             environments=_environments(results),
         )
-
-
-def _banner(results: Results) -> list[str]:
-    """What the scales of these results are for."""
-    scales = {run.scale for run in results.runs}
-    sentences = [text for scale, text in texts.SCALES.items() if scale in scales]
-    if not of_paper(results):
-        # All but the first sentence about a scale is about the paper.
-        sentences = [text.partition(". ")[0].removesuffix(".") + "." for text in sentences]
-        names = ", ".join(dict.fromkeys(run.experiment for run in results.runs))
-        sentences.append(f"The paper has no numbers for {names}, so none are shown.")
-    return sentences
 
 
 def _environments(results: Results) -> list[dict[str, Any]]:

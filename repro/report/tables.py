@@ -1,6 +1,5 @@
 """The tables of an experiment, and every run."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,18 +19,6 @@ def tables_of(results: Results, experiment: str) -> list[Table]:
     shown, report = compared(results, experiment)
     tables = report.tables(shown) if report else [points(results, experiment)]
     return [table for table in tables if not table.missing]
-
-
-def origins(runs: Sequence[Run]) -> list[str]:
-    """`commit 643b6124aa on amd-epyc-2c (measured, emulated)` of each commit and machine."""
-    recorded: dict[tuple[str, str], set[str]] = {}
-    for run in runs:
-        for round_ in run.rounds:
-            recorded.setdefault((round_.commit, run.machine), set()).add(run.fidelity)
-    return [
-        f"commit {commit} on {machine} ({', '.join(sorted(found))})"
-        for (commit, machine), found in sorted(recorded.items())
-    ]
 
 
 def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:

@@ -3,36 +3,35 @@
 import pytest
 
 from repro.cli import doctor
-from repro.cli.doctor import Driver, Torch, gpu_trouble
+from repro.cli.doctor import Torch, gpu_trouble
 from repro.harness import machine
 
-DRIVER = Driver(("NVIDIA H200", "NVIDIA H200"), "580.82")
+LISTED = ["NVIDIA H200", "NVIDIA H200"]
 OLD = "Tesla V100 with CUDA capability sm_70 is not compatible with the current PyTorch"
 
 
 @pytest.mark.parametrize(
-    ("driver", "torch", "visible", "words"),
+    ("listed", "torch", "visible", "words"),
     [
-        (Driver(), Torch(), None, []),
-        (DRIVER, Torch("13.2", ("NVIDIA H200",), "something else"), None, []),
-        (DRIVER, Torch(), None, ["2 x NVIDIA H200", "without CUDA", "--torch-backend=auto"]),
-        (DRIVER, Torch("13.2"), "", ["CUDA_VISIBLE_DEVICES=''", "unset"]),
-        (DRIVER, Torch("13.2"), "-1", ["CUDA_VISIBLE_DEVICES='-1'", "unset"]),
-        (DRIVER, Torch("13.2", (), "too old"), "0", ["too old (driver 580.82", "13.2", "update"]),
-        (DRIVER, Torch("13.2", ("Tesla V100",), OLD), None, ["sm_70", "another build"]),
+        ([], Torch(), None, []),
+        (LISTED, Torch("13.2", ("NVIDIA H200",), "something else"), None, []),
+        (LISTED, Torch(), None, ["2 x NVIDIA H200", "CPU build", "--torch-backend=auto"]),
+        (LISTED, Torch("13.2"), "-1", ["CUDA_VISIBLE_DEVICES='-1'", "Unset"]),
+        (LISTED, Torch("13.2", (), "too old"), None, ["too old", "13.2", "update the driver"]),
+        (LISTED, Torch("13.2", ("Tesla V100",), OLD), None, ["sm_70", "install a build"]),
     ],
 )
-def test_gpu_trouble_names_the_reason_and_the_remedy(driver, torch, visible, words, monkeypatch):
+def test_gpu_trouble_names_the_reason_and_the_remedy(listed, torch, visible, words, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    line = gpu_trouble(driver, torch)
+    line = gpu_trouble(listed, torch)
     assert bool(line) is bool(words)
     assert [word for word in words if word not in line] == []
 
 
 def test_this_machine(monkeypatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(doctor, "the_driver", Driver)
+    monkeypatch.setattr(doctor, "gpus_of_driver", list)
     monkeypatch.setattr(machine, "cores", lambda: 2)
     monkeypatch.setattr(machine, "gpus", lambda: ())
     assert doctor.main([]) == 0

@@ -82,8 +82,5 @@ def test_the_report_of_one_s_own_sweep_is_of_nothing_else(own_sweep, tmp_path):
     heads = re.findall(r"<th[^>]*>([^<]+)</th>", begins)
     assert heads == [*("method", "K", "M", "differs in", "throughput", "over plain training")]
     assert re.findall(r'<figure id="(\w+)">', html) == ["sweep_sweep"]
-    of_paper = ["Table 2", "Table 4", "NeurIPS 2019", "quoted", "Deviations from the paper"]
-    for word in [*of_paper, "Lingvo", "numbers beside"]:
-        assert word not in html, word
     assert "Scale laptop measures" in html
-    assert "The paper has no numbers for sweep" in html
+    assert "Verdicts" not in html
