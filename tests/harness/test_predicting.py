@@ -179,6 +179,25 @@ def test_less_memory_needs_a_slower_plan_and_too_little_is_told(capsys):
     assert main([*FASTEST, "--memory", f"{0.99 * float(needed)}{unit}"]) == 2
 
 
+def test_nothing_fits_only_where_no_plan_does():
+    """Neither with one micro-batch at a time, nor with two stages on each rank."""
+    asked = search({"L": 3, "d": 64, "H": 128, "heads": 2, "V": 64, "T": 64}, 4)
+    asked.devices = 4
+    taken: dict[bool, int] = {}  # whether a rank has several stages -> bytes of the leanest plan
+    for spec in (spec for pair in asked._pairs for spec in asked._specs(*pair)):
+        if spec.stages_per_rank is None:
+            fullest = asked.source.tasks(spec, asked.source.examples(spec)).cut.fullest
+        else:
+            fullest = max(predict(spec, asked.source).peaks or [0])
+        kind = spec.stages_per_rank is not None
+        taken[kind] = min(fullest, taken.get(kind, fullest))
+    least = min(taken.values())
+    (plan,) = dataclasses.replace(asked, memory=least).best(top=1)
+    assert max(plan.peaks or [0]) <= least
+    with pytest.raises(ValueError, match="nothing fits: the leanest plan"):
+        dataclasses.replace(asked, memory=0.98 * least).best()
+
+
 def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
     """The last stage is the softmax, and little else."""
     asked = search({**ARGS, "d": 32, "H": 64, "V": 4096, "T": 16}, 2)
@@ -330,5 +349,10 @@ def test_the_command_that_is_printed_measures_the_plan(tmp_path, monkeypatch, ca
     assert PLAIN in [{name: getattr(spec, name) for name in PLAIN} for spec in specs]
     (spec,) = [spec for spec in specs if spec.K * spec.D == 2]
     assert list(spec.balance) == plan["cut"]
+    assert "--scale" not in words
+    whole = ["predict", "transformer", "--device", "v100", "--N", "8", "--devices", "2"]
+    assert main(whole) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "repro run" in line]
+    assert line.rstrip().endswith(" --scale node"), "on CPU cores a sweep's model is smaller"
     for name in ("K", "D", "M", "checkpoint", "schedule"):
         assert getattr(spec, name) == plan[name]
