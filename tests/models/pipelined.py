@@ -21,7 +21,6 @@ MODELS = {
     "translation": {**TINY, "L": 1, "A": 2, "head_dim": 12, "S": 9},
     "unet": {"B": 1, "C": 2, "image": 64, "dropout": 0.0},
     "timm:resnet10t": {"image": 32, "num_classes": 10},
-    "timm:vit_tiny_patch16_224": {"image": 32, "num_classes": 10},
 }
 
 
