@@ -62,7 +62,6 @@ def test_a_model_cut_in_two_trains_as_in_one_piece(checks, name):
         ("amoebanet-d", {"variant": "b"}, "^variant='b': .*no such argument"),
         ("amoebanet-d", {"L": 4}, "^L=4: .*multiple of 3"),
         ("transformer", {"d": 30, "heads": 4}, "^d=30: .*a multiple of 4 .*; try d=32"),
-        ("timed", {"L": 3, "forward_s": [0.1, 0.2]}, r"^forward_s=\[0.1, 0.2\]: .*L=3 numbers"),
         ("timm:resnet50", {"depth": 3}, "^depth=3: .*allowed are image, num_classes"),
     ],
 )
