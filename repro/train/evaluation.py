@@ -19,16 +19,7 @@ def evaluate(
 
     The last batch may be smaller than M. A metric maps (outputs, targets) to a mean over the
     batch's examples; a `Weighted` metric also gives the weight of the batch.
-
-    Raises:
-        ValueError: on every rank, in one line, if ranks have no batches or different numbers.
     """
-    all_ranks = pipe.engine.all_ranks
-    lengths = all_ranks.all_gather(len(batches))
-    if len(set(lengths)) > 1 or lengths[0] == 0:
-        raise ValueError(
-            f"evaluation: {lengths} batches on the ranks; give each the same number, at least 1"
-        )
     sums = dict.fromkeys(metrics, 0.0)
     weights = dict.fromkeys(metrics, 0.0)
     for n in range(len(batches)):
@@ -46,7 +37,7 @@ def evaluate(
             if weight:
                 sums[name] += float(metric(outputs, targets)) * weight
                 weights[name] += weight
-    of_ranks = all_ranks.all_gather((sums, weights))  # zero except on last stages
+    of_ranks = pipe.engine.all_ranks.all_gather((sums, weights))  # zero except on last stages
     return {
         name: sum(sums[name] for sums, _ in of_ranks)
         / sum(weights[name] for _, weights in of_ranks)

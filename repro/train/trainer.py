@@ -16,7 +16,7 @@ from repro.data.batches import Batches
 from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.tree import batch_size
-from repro.train.average import Average
+from repro.train.average import averaged, in_place_of_weights
 from repro.train.evaluation import evaluate
 from repro.train.recipe import Recipe
 
@@ -74,7 +74,7 @@ class Trainer:
         self.batches = batches
         self.steps: list[Step] = []
         self.optimizer = make_optimizer(pipe.module, recipe)
-        self.average = None if recipe.ema is None else Average(pipe.module, recipe.ema)
+        self.average = None if recipe.ema is None else averaged(pipe.module, recipe.ema)
         self._loss = loss
         self._metrics = {"loss": loss, **(metrics or {})}
 
@@ -100,7 +100,7 @@ class Trainer:
         targets = targets if self.pipe.is_last else None
         loss = self.pipe.train_step(inputs, targets, self._loss, self.optimizer).loss
         if self.average is not None:
-            self.average.update(len(self.steps) + 1)
+            self.average.update_parameters(self.pipe.module)
         self.steps.append(Step(loss, time.perf_counter() - started, examples))
 
     def evaluate(self, batches: Sequence[tuple[Any, Any]]) -> dict[str, float]:
@@ -109,8 +109,9 @@ class Trainer:
         If there is a moving average, it is evaluated instead of the weights; see
         `repro.train.evaluation.evaluate`.
         """
-        averaged = self.average.in_place_of_weights() if self.average else nullcontext()
-        with averaged:
+        average = self.average
+        module = self.pipe.module
+        with nullcontext() if average is None else in_place_of_weights(average, module):
             return evaluate(self.pipe, batches, self._metrics)
 
     def start_from(self, weights: Mapping[str, Tensor]) -> None:
@@ -124,5 +125,5 @@ class Trainer:
         merged = {name: value for name, value in weights.items() if not name.startswith(last)}
         merged |= {name: value for name, value in here.items() if name.startswith(last)}
         self.pipe.load_state_dict(merged)
-        if self.average is not None:
-            self.average.restart()
+        if self.recipe.ema is not None:
+            self.average = averaged(self.pipe.module, self.recipe.ema)
