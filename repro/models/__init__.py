@@ -3,7 +3,6 @@
 `build("import:package.module:function")` builds a model of your own, see `own`.
 """
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -42,11 +41,6 @@ def build(name: str, /, **args: Any) -> Model:
     check_names(name, builder, args)
     check_types(builder, args)
     return builder(**args)
-
-
-def parameters(name: str) -> dict[str, inspect.Parameter]:
-    """Parameters of a model's builder, by name; errors as in `build`."""
-    return dict(inspect.signature(_builder(name)).parameters)
 
 
 def _builder(name: str) -> Callable[..., Model]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.layers import Layer, parameter_counts
@@ -26,21 +27,15 @@ class Cut:
     costs: tuple[float, ...] | None = None
     unit: str = ""
 
-    @property
-    def imbalance(self) -> float | None:
-        """Predicted largest cost over mean cost, minus 1; None if nothing was predicted."""
-        if self.costs is None:
-            return None
-        mean = sum(self.costs) / len(self.costs)
-        return max(self.costs) / mean - 1.0 if mean else 0.0
-
     def __str__(self) -> str:
         text = f"{'+'.join(map(str, self.counts))} layers {self.chosen}"
         if self.costs is None:
             return text
         costs = ", ".join(f"{cost:.4g}" for cost in self.costs)
         unit = f" {self.unit}" if self.unit else ""
-        return f"{text}: {costs}{unit}, predicted imbalance {self.imbalance:.1%}"
+        mean = fmean(self.costs)
+        imbalance = max(self.costs) / mean - 1.0 if mean else 0.0
+        return f"{text}: {costs}{unit}, predicted imbalance {imbalance:.1%}"
 
 
 def choose(layers: Sequence[Layer], config: PipelineConfig, by_time: Callable[[], Cost]) -> Cut:
