@@ -121,31 +121,33 @@ class MeanLoss:
             self.parts = split(targets, micro_batches)
         counts = sizes(examples, micro_batches)
         is_weighted = isinstance(loss_fn, Weighted)
-        readable: Any = loss_fn.loss if is_weighted else loss_fn
-        for name in ("_orig_mod", "_torchdynamo_orig_callable"):  # of compiled ones
-            readable = getattr(readable, name, readable)
-        terms = terms_of(readable, targets, self.parts)
-        weights, self._is_exact = [*map(float, counts)], terms is not None and terms.of_examples
-        self._broadcasts = terms is not None and terms.broadcasts
-        if is_weighted:
-            if loss_fn.weight is not len:  # which would count the members of a dict
-                weights = [to_float(loss_fn.weight(part)) for part in self.parts]
-            if terms is None or terms.summed or not all(map(math.isclose, weights, terms.weights)):
-                self._is_exact = False
+        uncompiled: Any = loss_fn.loss if is_weighted else loss_fn
+        for name in ("_orig_mod", "_torchdynamo_orig_callable"):
+            uncompiled = getattr(uncompiled, name, uncompiled)
+        terms = terms_of(uncompiled, self.parts, counts)
+        is_sum = terms is not None and terms.summed
+        # Whether it is known to be right, if outputs and targets have one shape where that counts.
+        self._is_exact = terms is not None
+        self._needs_one_shape = terms is not None and not terms.of_labels
+        weights: Sequence[float] = [*map(float, counts)]
+        if is_weighted and loss_fn.weight is not len:  # which would count the members of a dict
+            weights = [to_float(loss_fn.weight(part)) for part in self.parts]
+        if is_weighted and terms is not None:
+            self._is_exact = not is_sum and all(map(math.isclose, weights, terms.weights))
         elif terms is not None:
             weights = terms.weights
         self._shares = _shares(weights, total)
         is_replica = not math.isclose(sum(self._shares), 1)
         is_compared = micro_batches > 1 and (is_weighted or terms is not None)
         self._is_unsure = check is not None and is_replica and not is_compared
-        if terms is not None and terms.summed and not is_weighted:
+        if is_sum and not is_weighted:
             weights, self._shares = [], [1.0] * micro_batches
         # Of any micro-batch so far.
         self._outputs_require_gradient = self._loss_requires_gradient = False
         self._leaves_are_own = False  # those of the loss's graph; all micro-batches have alike ones
         self._check = check if micro_batches > 1 else None
         if self._check is not None:
-            self._check.begin(readable, targets, self.parts, counts, weights)
+            self._check.begin(uncompiled, targets, self.parts, counts, weights)
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
@@ -155,7 +157,8 @@ class MeanLoss:
                 f"the last layer returned {short(outputs)}, which holds no tensor for the loss to "
                 "be made of; check that it has a return statement"
             )
-        if self._broadcasts and len({t.shape for t in (*tensors, *flatten(self.parts[i])[0])}) > 1:
+        shapes = {tensor.shape for tensor in (*tensors, *flatten(self.parts[i])[0])}
+        if self._needs_one_shape and len(shapes) > 1:
             self._is_exact = False
         if self._check is not None and (self._check.always or not self._is_exact):
             self._check.keep(i, outputs)

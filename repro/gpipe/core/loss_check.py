@@ -9,7 +9,7 @@ its value for all outputs together is computed once, without a graph, and compar
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import islice, product
@@ -39,16 +39,16 @@ class LossCheck:
     """Compares a loss with that of the mini-batch, in the steps where that is due.
 
     It is due in the first step of a loss, and of the numbers and strings that it names, with
-    outputs of one form. It is due again in the first step whose micro-batches have unequal shares
-    of targets that may mark the terms, such as those of a mask or ignored labels; see
-    `_unequal_marks`. A loss that is known to be exact is not compared. Or it is `always` due.
+    outputs of one form and with targets of which the same kinds of numbers are unequally frequent
+    in the micro-batches; see `_frequencies`. A loss that is known to be exact is not compared,
+    unless `always`.
     """
 
     def __init__(self, device: torch.device, *, always: bool = False) -> None:
         self.always = always
         self._device = device
         self._passed: set[tuple[Any, ...]] = set()  # what was checked and is right
-        self._due: set[tuple[Any, ...]] | None = None  # what this step shows for the first time
+        self._case: tuple[Any, ...] | None = None  # what this step would show
         self._outputs: dict[int, Tree] = {}
         self.losses: dict[int, Tensor] = {}
 
@@ -67,33 +67,28 @@ class LossCheck:
         """
         self._loss, self._targets, self._parts = loss_fn, targets, parts
         self._sizes, self._weights = sizes, weights
-        self._outputs, self.losses, self._due = {}, {}, None
+        self._outputs, self.losses, self._case = {}, {}, None
 
     def keep(self, i: int, outputs: Tree) -> None:
         """Keep what the last layer made of micro-batch i, if a check is due."""
-        if self._due is None:
-            self._due = self._find_due(i, outputs)
-        if self._due:
+        if self._case is None:
+            self._case = self._find_case(i, outputs)
+        if self._case not in self._passed:
             self._outputs[i] = map_leaves(Tensor, copied, outputs)
 
-    def _find_due(self, i: int, outputs: Tree) -> set[tuple[Any, ...]]:
+    def _find_case(self, i: int, outputs: Tree) -> tuple[Any, ...]:
         within = [*reachable(self._loss, inside_module)]  # a loss may be made anew for each step
         code = tuple(
             getattr(each, "__code__", each if isinstance(each, type) else type(each))
             for each in within
             if callable(each)
         )
-        named = plain_values(within)
-        numbers = {v for v in named if isinstance(v, int | float) and abs(v) < 2**53}
-        # Of a number that may count something, or be annealed, the sign is enough.
-        moving = {v for v in numbers if v not in range(-9, 10)}
-        loss = code, *(math.copysign(0.5, v) if v in moving else v for v in named)
         form = tuple(
             (t.dtype, t.ndim, *_dimensions([t], [self._sizes[i]])) for t in flatten(outputs)[0]
         )
-        passed = {key[1:] for key in self._passed if key[0] == loss}
-        marks = _unequal_marks(self._targets, self._sizes, numbers, passed)
-        return {(loss, *mark) for mark in marks} | ({(loss, form)} - self._passed)
+        frequencies = torch.stack([*map(_frequencies, self._parts)])
+        unequal = (frequencies != frequencies[0]).any(0).tolist()
+        return code, *map(_known_by, plain_values(within)), form, *unequal
 
     def problem(self, region: _Region) -> str:
         """After the last micro-batch: why the loss cannot be split; empty if it can.
@@ -109,8 +104,8 @@ class LossCheck:
         if not self.losses or not all(map(math.isfinite, losses)):
             return ""  # such a step does not count
         problem = self._compare(outputs, losses, region)
-        if not problem and self._due:
-            self._passed |= self._due
+        if not problem and self._case is not None:
+            self._passed.add(self._case)
         return problem
 
     def _compare(self, outputs: Sequence[Tree], losses: Sequence[float], region: _Region) -> str:
@@ -142,7 +137,6 @@ class LossCheck:
         if len({repr(skeleton) for _, skeleton in trees}) > 1:
             return _not_compared(reason)
         of_each = [*zip(*(tensors for tensors, _ in trees), strict=True)]
-        many = [each for each in of_each if len(_dimensions(each, self._sizes)) > 1]
         for way in islice(product(*map(self._ways, of_each)), _MOST_WAYS):
             whole = unflatten([join() for join in way], trees[0][1])
             value = self._value(whole, self._targets, region)
@@ -150,7 +144,7 @@ class LossCheck:
                 reason = value
             elif abs(value - mean) > tolerance:
                 differing.append(value)
-            elif differing and not all(map(_are_equal, many)):
+            elif differing:
                 return _not_compared("two dimensions of its outputs may be that of the examples")
             else:
                 return ""
@@ -165,25 +159,18 @@ class LossCheck:
     def _ways(self, tensors: tuple[Tensor, ...]) -> list[Callable[[], Tensor]]:
         """The ways to join tensors of all micro-batches, the likeliest first; see `_dimensions`.
 
-        What is the same in all micro-batches, such as a weight, may be shared. A number is taken
-        for a mean over its micro-batch.
+        What is the same in all micro-batches, such as a weight, may be shared.
         """
         dimensions = _dimensions(tensors, self._sizes)
         ways: list[Callable[[], Tensor]] = [partial(torch.cat, tensors, n) for n in dimensions]
-        if tensors[0].shape[:1] != (self._sizes[0],) and _are_equal(tensors):
+        is_shared = all(torch.equal(tensor, tensors[0]) for tensor in tensors)
+        if tensors[0].shape[:1] != (self._sizes[0],) and is_shared:
             ways.insert(0, lambda: tensors[0])
-        if tensors[0].ndim == 0 and self._weights:
-            ways.append(partial(self._mean, tensors))
         return ways
-
-    def _mean(self, numbers: tuple[Tensor, ...]) -> Tensor:
-        weights = torch.tensor(self._weights, dtype=torch.float64, device=numbers[0].device)
-        mean = (torch.stack(numbers) * weights).sum() / weights.sum()
-        return mean.to(numbers[0].dtype)
 
     def _value(self, outputs: Tree, targets: Tree, region: _Region) -> float | str:
         """The loss, without a trace, or why it cannot be compared."""
-        unchanged = state_preserved(self._loss, again=True)
+        unchanged = state_preserved(self._loss)
         with torch.no_grad(), unchanged, rng.trial(self._device) as has_drawn:
             try:
                 with region():
@@ -226,10 +213,6 @@ def joinable(shapes: Sequence[torch.Size]) -> list[int]:
     return [n for n, rest in enumerate(others) if len(set(rest)) == 1]
 
 
-def _are_equal(tensors: Sequence[Tensor]) -> bool:
-    return all(torch.equal(tensor, tensors[0]) for tensor in tensors)
-
-
 def _largest(tensor: Tensor) -> float:
     """The largest number in it that no mask put there."""
     if not tensor.is_floating_point():
@@ -238,46 +221,30 @@ def _largest(tensor: Tensor) -> float:
     return usual.abs().max().item() if usual.numel() else 0.0
 
 
-def _unequal_marks(
-    targets: Tree, sizes: Sequence[int], numbers: Set[float], passed: set[tuple[Any, ...]]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield values that may mark terms and of which the micro-batches have unequal shares.
+def _frequencies(targets: Tree) -> Tensor:
+    """How frequent zeros, negative numbers and NaN are in each tensor, and its mean.
 
-    Those are positive and negative values, NaN, the `numbers` that the loss names, and what is
-    greater. Other numbers may be weights. What has passed is not looked at again.
+    These may mark the terms of a loss, as a mask or ignored labels do, or be weights of terms.
     """
-    for n, tensor in enumerate(flatten(targets)[0]):
-        if tensor.is_complex() or not tensor.numel():
-            continue
-        rows = tensor.reshape(len(tensor), -1).double()
-        marks: dict[Any, Callable[[], Tensor]] = {
-            "negative": partial(rows.lt, 0),
-            "nan": rows.isnan,
-            "weight": rows.clone,
-            **{("equal", value): partial(rows.eq, value) for value in numbers | {0}},
-            **{("greater", value): partial(rows.gt, value) for value in numbers | {0}},
-        }
-        for mark, find in marks.items():
-            if (n, mark) not in passed:
-                counts = iter(find().sum(1, dtype=torch.float64).tolist())
-                if len({sum(islice(counts, size)) / size for size in sizes}) > 1:
-                    yield n, mark
+    numbers = [t.double() for t in flatten(targets)[0] if not t.is_complex()]
+    marks = [each for t in numbers for each in (t.eq(0), t.lt(0), t.isnan(), t)]
+    return torch.stack([torch.zeros(()), *(mark.double().mean().cpu() for mark in marks)])
+
+
+def _known_by(value: Any) -> Any:
+    """The value, or of a number that may count something, or be annealed, its sign."""
+    is_moving = isinstance(value, int | float) and value not in range(-9, 10)
+    return (0.5 if value > 0 else -0.5) if is_moving else value
 
 
 @contextmanager
-def state_preserved(function: Any, *, again: bool = False) -> Iterator[None]:
+def state_preserved(function: Any) -> Iterator[None]:
     """Put back what calls of a loss or a module change: tensors, containers and variables.
 
     Not parameters, and of objects only those of its own package; others may have threads or files.
-    With `again`, the calls repeat earlier ones. Then tensors that nothing has ever written to, such
-    as a table of data, need no copy.
     """
     inside = partial(_inside_object, package=_package(function))
-    put_back: list[Callable[[], object]] = []
-    for value in reachable(function, inside):
-        is_tensor = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
-        if not (again and is_tensor and not value.is_inference() and not value._version):
-            put_back += _restorers(value)
+    put_back = [each for value in reachable(function, inside) for each in _restorers(value)]
     try:
         yield
     finally:
