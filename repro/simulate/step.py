@@ -94,8 +94,7 @@ def _transfer(costs: StageCosts) -> float | Callable[[str, int], Crossing]:
 def exposed_seconds(step: Replayed, all_reduce: Sequence[float]) -> float:
     """Seconds by which the all-reduces of the ranks end after the last backward of the step.
 
-    The all-reduce of a rank starts when its last backward ends. In the runtime it starts within
-    that backward, with the first bucket of final gradients, so this is an upper bound.
+    The all-reduce of a rank starts when its last backward ends.
     """
     ends = [of_rank[-1] for of_rank in step.ends]
     last = max(end + seconds for end, seconds in zip(ends, all_reduce, strict=True))

@@ -11,7 +11,7 @@ from examples import Apply
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from repro.gpipe.core.split import backward_to_inputs, backward_to_weights, leaves
+from repro.gpipe.core.split import backward_to_inputs, backward_to_weights
 
 SHARED = nn.Linear(4, 4)
 Backward = Callable[[Tensor, Tensor, Tensor], Any]  # of an output, its gradient, and the input
@@ -88,7 +88,7 @@ def test_i_and_w_have_the_bits_of_the_whole_backward(layers, x, weights):
 
     def in_two(y: Tensor, gradient: Tensor, x: Tensor) -> None:
         later = backward_to_inputs([y], [gradient], [x])
-        left.update(leaves(later))
+        left.update(weight.leaf for part, _ in later for weight in part.weights)
         sent = [] if x.grad is None else [x.grad.clone()]
         backward_to_weights(later)
         assert all(torch.equal(each, x.grad) for each in sent if x.grad is not None)

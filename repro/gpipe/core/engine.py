@@ -68,7 +68,7 @@ class Engine:
         self.check = LossCheck(runner.device) if check_loss else None
         self._guards, self._foreign, self._input_forms = guards, foreign, Forms()
         self._micro_batches = schedule.micro_batches
-        self._actions = RankActions(stages, layers, links, schedule, replicas, self.recorder)
+        self._actions = RankActions(stages, links, schedule, self.recorder)
 
     @report_errors_to_all()
     def train(
@@ -116,15 +116,13 @@ class Engine:
         problem, replicas = self.layers.container_problem, self.replicas
         with step.undone_unless_good(self._guards):
             with torch.enable_grad(), self.runner.generators_preserved(evaluate=False) as unseen:
-                if replicas is not None:
-                    replicas.begin(self.layers.parameters)
                 self._actions.do_all(self._prepare_vote if replicas is None else None)
                 if step.mean_loss is not None:
                     step.mean_loss.refuse_constant()
                     problem = problem or step.mean_loss.problem(lambda: self.runner.region)
                 if replicas is not None:
                     # Before statistics are gathered: replicas must meet in the same order.
-                    replicas.finish()
+                    replicas.sum_gradients(self.layers.parameters)
             self._prepare_vote()
             step.add_up_loss(self._total)
             if unseen:  # a layer drew from a generator that was not seeded for it

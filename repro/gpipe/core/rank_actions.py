@@ -1,7 +1,7 @@
 """Does the actions of one rank in a step, one after the other, as the schedule lists them."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -10,10 +10,7 @@ from torch import Tensor
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms, copied, received
 from repro.gpipe.core.exchange import Exchange
-from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.recorder import Recorder
-from repro.gpipe.core.replicas import Replicas
-from repro.gpipe.core.split import leaves
 from repro.gpipe.core.stage import Stage
 from repro.gpipe.core.step import Step
 from repro.gpipe.runtime.status import status
@@ -31,16 +28,10 @@ class RankActions:
     step: Step
 
     def __init__(
-        self,
-        stages: Mapping[int, Stage],
-        layers: RankLayers,
-        links: Links,
-        schedule: Schedule,
-        replicas: Replicas | None,
-        recorder: Recorder,
+        self, stages: Mapping[int, Stage], links: Links, schedule: Schedule, recorder: Recorder
     ) -> None:
-        self._stages, self._layers, self._replicas = stages, layers, replicas
-        self._recorder, self._exchange = recorder, Exchange(links, schedule.needs)
+        self._stages, self._recorder = stages, recorder
+        self._exchange = Exchange(links, schedule.needs)
         self._last_stage, self._is_alone = schedule.stages - 1, links.channel.ranks == 1
         if not all(link.looks for link in links.incoming.values()):
             schedule = replace(schedule, limit=None)  # its order with works of equal lengths
@@ -116,7 +107,6 @@ class RankActions:
             gradients = [step.scaler.gradient_of(step.losses[i])]
         else:
             gradients = [torch.ones_like(step.losses[i])]
-        self._before_backward(action, lambda: self._layers.parameters_of(j))
         made = self._stages[j].backward(i, gradients, weights_later=kind == "I")
         if j > 0:
             # None where the loss does not depend on an input, as without a boundary: optimizers
@@ -127,13 +117,6 @@ class RankActions:
             step.input_gradients[i] = made
 
     def _weights(self, action: Action) -> None:
-        i, stage = action.micro_batch, self._stages[action.stage]
-        self._before_backward(action, lambda: leaves(stage.later.get(i, [])))
         began = time.perf_counter()
-        stage.backward_to_weights(i)
+        self._stages[action.stage].backward_to_weights(action.micro_batch)
         self._exchange.weights_s = time.perf_counter() - began
-
-    def _before_backward(self, action: Action, added: Callable[[], Iterable[Tensor]]) -> None:
-        """Before B, I or W, which adds to the gradients of the parameters that `added` returns."""
-        if self._replicas is not None and action == self._program.last_backward:
-            self._replicas.last_backward(final=set(self._layers.parameters).difference(added()))

@@ -1,7 +1,6 @@
 """D copies of a pipeline (data parallelism): each rank sums its gradients with its copies'.
 
-The gradients of a rank become final during its last backward. As soon as a bucket of them is
-final, its all-reduce starts, beside the rest of that backward and those of the ranks before.
+A rank does so after its last backward, while ranks before it still run theirs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_store  # private; imported only here
 from torch.nn.parameter import is_lazy
-from torch.utils.hooks import RemovableHandle
 
 from repro.gpipe.comm.control_channel import wait
 from repro.gpipe.comm.message import elements
@@ -79,42 +77,26 @@ class Replicas:
         # leads to the one that is missing.
         self._next = members[(members.index(dist.get_rank()) + 1) % len(members)]
         self._device = device if nccl else torch.device("cpu")
-        self._hooks: dict[nn.Parameter, RemovableHandle] = {}
-        self._started: list[tuple[dist.Work, Tensor]] = []  # all-reduces of the first buckets
         self._summed = 0  # bytes that were handed to all-reduces so far
 
-    def begin(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Before a step: set hooks on the parameters, which have no gradients yet; see `buffers`.
+    @torch.no_grad()
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """After the last backward: give all replicas the sums of their gradients.
 
-        The parameters may differ from those of the last step: weight norm, pruning and adapters
-        replace or add some.
+        The gradients of a bucket are followed by one flag for each parameter: has it a gradient?
         """
-        self._in_last_backward = False
-        self._parameters = parameters
-        for parameter in self._hooks.keys() - set(parameters):
-            self._hooks.pop(parameter).remove()
-        for parameter in parameters:
-            if parameter.requires_grad and parameter not in self._hooks:
-                self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._ready)
-
-    def last_backward(self, final: Iterable[nn.Parameter] = ()) -> None:
-        """Before the last backward: from now on a gradient is final when it was added to."""
-        # In the order in which they are summed.
-        self._buckets = _buckets([p for p in reversed(self._parameters) if p.requires_grad])
-        self._bucket_of = {p: n for n, bucket in enumerate(self._buckets) for p in bucket}
-        self._missing = [len(bucket) for bucket in self._buckets]  # gradients that are not final
-        for parameter in final:
-            if parameter in self._bucket_of:
-                self._missing[self._bucket_of[parameter]] -= 1
-        self._started.clear()
-        self._in_last_backward = True
-
-    def finish(self) -> None:
-        """Wait until the gradients are the sums over all replicas."""
-        self._in_last_backward = False
-        self._start_all_reduces(everything=True)
-        for bucket, (work, flat) in zip(self._buckets, self._started, strict=True):
-            wait(work, flat, self._next)
+        for bucket in _buckets([p for p in parameters if p.requires_grad]):
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+            for gradient in gradients:
+                if gradient.is_sparse:
+                    raise ValueError(
+                        f"a sparse gradient of shape {tuple(gradient.shape)} cannot be summed over "
+                        "replicas; use sparse=False in that layer, or replicas=1"
+                    )
+            exist = gradients[0].new_tensor([p.grad is not None for p in bucket])
+            flat = torch.cat([*(g.reshape(-1) for g in gradients), exist]).to(self._device)
+            self._summed += flat.nbytes
+            wait(self._group.allreduce([flat]), flat, self._next)
             sizes = [*(p.numel() for p in bucket), len(bucket)]
             *sums, exist = flat.to(bucket[0].device).split(sizes)
             for parameter, gradient, exists in zip(bucket, sums, exist, strict=True):
@@ -122,7 +104,6 @@ class Replicas:
                     parameter.grad.copy_(gradient.view_as(parameter))
                 elif exists:  # not part of the graph here, but of another replica's
                     parameter.grad = gradient.view_as(parameter).clone()
-        self._started = []
 
     @property
     def sent_bytes(self) -> int:
@@ -141,37 +122,6 @@ class Replicas:
         received = [torch.empty_like(sent) for _ in range(self._group.size())]
         wait(self._group.allgather([received], [sent]), sent, self._next)
         return [part.to(tensor.device) for part in received]
-
-    def _ready(self, parameter: nn.Parameter) -> None:
-        """Hook of a parameter, called when its gradient was added to."""
-        if parameter.grad is not None and parameter.grad.is_sparse:
-            raise ValueError(
-                f"a sparse gradient of shape {tuple(parameter.shape)} cannot be summed over "
-                "replicas; use sparse=False in that layer, or replicas=1"
-            )
-        if self._in_last_backward:
-            bucket = self._bucket_of[parameter]
-            assert self._missing[bucket], (
-                "a gradient was added to twice in one backward (a reentrant checkpoint?)"
-            )
-            self._missing[bucket] -= 1
-            self._start_all_reduces()
-
-    @torch.no_grad()
-    def _start_all_reduces(self, *, everything: bool = False) -> None:
-        """Sum the next buckets that are final, in the same order on every replica.
-
-        The gradients of a bucket are followed by one flag for each parameter: has it a gradient?
-        """
-        for n in range(len(self._started), len(self._buckets)):
-            if self._missing[n] and not everything:
-                return
-            bucket = self._buckets[n]
-            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-            exist = gradients[0].new_tensor([p.grad is not None for p in bucket])
-            flat = torch.cat([*(g.reshape(-1) for g in gradients), exist]).to(self._device)
-            self._summed += flat.nbytes
-            self._started.append((self._group.allreduce([flat]), flat))
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -91,11 +91,6 @@ def backward_to_weights(later: Later) -> None:
             edges, made = [], []
 
 
-def leaves(later: Later) -> set[Tensor]:
-    """The weights whose gradients W makes."""
-    return {weight.leaf for part, _ in later for weight in part.weights}
-
-
 def _keep(
     later: Later, arrived: set[int], n: int, part: _Part, gradients: tuple[Tensor | None, ...]
 ) -> None:

@@ -18,7 +18,6 @@ class Program:
         gradients: what needs gradients from another rank, in the order of receiving.
         waits: a receive of a gradient behind the last F, the first one if the order is fixed: what
             needs only the forwards can be done in front of it.
-        last_backward: the action after which the gradients of this rank are final.
     """
 
     schedule: Schedule
@@ -29,14 +28,12 @@ class Program:
     activations: list[Cell]
     gradients: list[Cell]
     waits: Action | None
-    last_backward: Action | None
 
     @classmethod
     def of(cls, schedule: Schedule, rank: int) -> "Program":
         """The program of one rank."""
         actions = schedule.actions(rank)
         receives = [a for a in actions if a.kind == "Recv"]
-        backwards = [a for a in actions if a.kind in ("B", "W")]
         last_forward = max(n for n, a in enumerate(actions) if a.kind == "F")
         late = [a for a in actions[last_forward:] if a.kind == "Recv" and a.of in GRADIENT]
         return cls(
@@ -47,7 +44,6 @@ class Program:
             activations=[a.cell for a in receives if a.of == "F"],
             gradients=[a.cell for a in receives if a.of in GRADIENT],
             waits=late[0 if schedule.limit is None else -1] if late else None,
-            last_backward=backwards[-1] if backwards else None,
         )
 
     def run(self, is_here: Callable[[Work], bool], wait: Wait) -> Iterable[Action]:
