@@ -151,14 +151,6 @@ def test_timelines_have_every_span_in_schedule_order():
                 assert span.start >= ends["B", j + 1, i].end
 
 
-def test_lazy_layers_train_where_they_need_not_be_counted():
-    for lazy in (nn.LazyLinear(WIDTH), lambda: nn.LazyLinear(WIDTH)):
-        pipe = Pipeline([linear, lazy], 1, 2, device="cpu", balance="uniform")
-        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
-        losses = [pipe.train_step(*batch(), MSE, optimizer).loss for _ in range(2)]
-        assert losses[1] < losses[0]
-
-
 @pytest.mark.parametrize("checkpoint", ["always", "never"])
 def test_a_micro_batch_without_a_gradient_trains(checkpoint):
     def loss(outputs, targets):

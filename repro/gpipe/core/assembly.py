@@ -77,7 +77,7 @@ def assemble(
     replicas = None
     if config.replicas > 1:
         members = range(place.rank, config.processes, K)
-        start_equal(modules.values(), members)
+        start_equal(modules.values(), members, all_ranks)
         replicas = Replicas(members, place.device)
     rank = RankLayers(own, modules, [names[n] for n in modules])
     foreign = empty_foreign_layers(layers, cut.counts, rank.module)

@@ -31,6 +31,9 @@ def as_layers(layers: Any) -> list[Layer]:
             "layers: expected an nn.Sequential or a sequence of modules or factories in order, "
             f"found {type(wrong).__name__} ({short(wrong)})"
         )
+    for index, entry in enumerate(entries):
+        if isinstance(entry, nn.Module):
+            _refuse_lazy(entry, index)
     return entries
 
 
@@ -77,7 +80,17 @@ def _call_factory(factory: Callable[[], nn.Module], index: int) -> nn.Module:
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         raise ValueError(f"layers[{index}]: the factory returned {kind}, not an nn.Module")
+    _refuse_lazy(module, index)
     return module
+
+
+def _refuse_lazy(layer: nn.Module, index: int) -> None:
+    for name, tensor in _tensors(layer):
+        if is_lazy(tensor):
+            raise ValueError(
+                f"layers[{index}].{name}: has no values before the layer's first forward, so "
+                "stages would start otherwise; give nn.Linear in place of nn.LazyLinear, say"
+            )
 
 
 def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
@@ -169,11 +182,6 @@ def refuse_unfit(module: nn.Module, index: int, stages: int, micro_batches: int)
             raise ValueError(
                 f"{path}: {type(part).__name__} would wait for the other stages, which do not have "
                 "this layer; use nn.BatchNorm1d, 2d or 3d, and replicas=D"
-            )
-        if hasattr(part, "running_mean") and any(map(is_lazy, part.buffers(recurse=False))):
-            raise ValueError(
-                f"{path}: {type(part).__name__} has no running statistics before its first "
-                "forward; give a norm with its number of features"
             )
         if is_compiled(part) and any(hasattr(each, "running_mean") for each in part.modules()):
             raise ValueError(

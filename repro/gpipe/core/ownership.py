@@ -11,7 +11,6 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from repro.gpipe.tree import leaves
 
@@ -78,12 +77,11 @@ def _emptied(tensor: Any, problem: str, foreign: WeakSet[Any]) -> Tensor:
     """A parameter is emptied in place, for whoever else has it; a buffer may be a constant."""
     if isinstance(tensor, TrainedElsewhere) or tensor.is_meta:
         return tensor
-    shape = (0,) if is_lazy(tensor) else tensor.shape
-    blank = torch.empty(shape, dtype=tensor.dtype, device="meta")
+    blank = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     empty = Tensor._make_subclass(TrainedElsewhere, blank, tensor.requires_grad)
     vars(empty).update(vars(tensor), problem=problem)
     if isinstance(tensor, nn.Parameter):
-        if tensor.layout == torch.strided and not is_lazy(tensor):
+        if tensor.layout == torch.strided:
             foreign.add(tensor.untyped_storage())
         try:
             torch.utils.swap_tensors(tensor, empty)

@@ -5,7 +5,6 @@ A rank does so after its last backward, while ranks before it still run theirs.
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
@@ -13,9 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_store  # private; imported only here
-from torch.nn.parameter import is_lazy
 
-from repro.gpipe.comm.control_channel import wait
+from repro.gpipe.comm.control_channel import ControlChannel, wait
 from repro.gpipe.comm.message import elements
 
 BUCKET = 25 * 2**20  # bytes of gradients that are summed at once
@@ -35,30 +33,23 @@ def group(members: tuple[int, ...], backend: str) -> Any:
     return dist.ProcessGroupGloo(store, rank, len(members), dist.default_pg_timeout)
 
 
-def start_equal(layers: Iterable[nn.Module], members: Sequence[int]) -> None:
+def start_equal(
+    layers: Iterable[nn.Module], members: Sequence[int], all_ranks: ControlChannel
+) -> None:
     """Give the same layers on all members the values that the first member has."""
     named = [
         (f"{type(layer).__name__}.{name}", tensor)
         for layer in layers
         for name, tensor in chain(layer.named_parameters(), layer.named_buffers())
     ]
-    for name, tensor in named:
-        if is_lazy(tensor):
-            raise ValueError(
-                f"{name}: has no values before the layer's first forward, so replicas would start "
-                "with other ones each; give nn.Linear in place of nn.LazyLinear, say"
-            )
-    bare = group(tuple(members), "gloo")
     forms = repr([(name, tuple(t.shape), t.dtype, t.layout) for name, t in named])
-    form = bytearray(blake2b(forms.encode(), digest_size=8).digest())
-    own = torch.frombuffer(form, dtype=torch.uint8)
-    received = [torch.empty_like(own) for _ in members]
-    wait(bare.allgather([received], [own]), own, members[0])
-    if any(not torch.equal(own, other) for other in received):
+    of_all = all_ranks.all_gather(forms)
+    if any(of_all[member] != forms for member in members):
         raise ValueError(
             "layers: the replicas of a stage have other parameters or buffers each; build the same "
             "layers on every rank"
         )
+    bare = group(tuple(members), "gloo")
     with torch.no_grad():
         for _, tensor in named:
             if tensor.layout == torch.strided:
