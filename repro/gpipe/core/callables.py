@@ -79,17 +79,6 @@ def _named_of(held: Any, function: Any) -> list[Any]:
     return [*own, *found, *methods]
 
 
-def plain_values(reached: Sequence[Any]) -> list[float | str | None]:
-    """The numbers and strings that `reachable` functions name or hold, also as attributes."""
-    codes = [each.__code__ for each in reached if isinstance(each, FunctionType)]
-    names = sorted(set().union(*map(names_in, codes)))
-    found = [constant for code in codes for constant in code.co_consts]
-    for each in reached:
-        attributes = getattr(each, "__dict__", {})
-        found += [*parts_of(each), *(attributes[name] for name in names if name in attributes)]
-    return [value for value in found if value is None or isinstance(value, int | float | str)]
-
-
 def names_in(code: CodeType) -> set[str]:
     """Globals and attributes that a function's code names, functions inside it included."""
     inside = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from repro.gpipe.comm.message import copied
 from repro.gpipe.core.callables import names_in, parts_of, reachable
@@ -69,7 +68,7 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
             of_others = [part for part in found.modules() if part in foreign]
             named = found in foreign and id(found) not in contained
             used = of_others if named else [part for part in of_others if words & _kept(part)]
-        elif isinstance(found, Tensor) and found.layout == torch.strided and not is_lazy(found):
+        elif isinstance(found, Tensor) and found.layout == torch.strided:
             used = [storage for storage in [found.untyped_storage()] if storage in foreign]
         if used:
             raise ValueError(

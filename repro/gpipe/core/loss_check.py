@@ -8,7 +8,7 @@ its value for all outputs together is computed once, without a graph, and compar
 
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.callables import cells_of, globals_of, inside_module, plain_values, reachable
+from repro.gpipe.core.callables import cells_of, globals_of, inside_module, reachable
 from repro.gpipe.exact import rng
 from repro.gpipe.tree import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.io.untrusted import short
@@ -38,17 +38,16 @@ _Region = Callable[[], AbstractContextManager[object]]  # what the loss runs in
 class LossCheck:
     """Compares a loss with that of the mini-batch, in the steps where that is due.
 
-    It is due in the first step of a loss, and of the numbers and strings that it names, with
-    outputs of one form and with targets of which the same kinds of numbers are unequally frequent
-    in the micro-batches; see `_frequencies`. A loss that is known to be exact is not compared,
-    unless `always`.
+    It is due in the first, second, fourth, eighth step of a loss and so on, so that a mistake that
+    begins later is found within twice as many steps. A loss that is known to be exact is not
+    compared, unless `always`.
     """
 
     def __init__(self, device: torch.device, *, always: bool = False) -> None:
         self.always = always
         self._device = device
-        self._passed: set[tuple[Any, ...]] = set()  # what was checked and is right
-        self._case: tuple[Any, ...] | None = None  # what this step would show
+        self._steps: Counter[tuple[Any, ...]] = Counter()  # of each loss, by its code
+        self._code: tuple[Any, ...] | None = None
         self._outputs: dict[int, Tree] = {}
         self.losses: dict[int, Tensor] = {}
 
@@ -67,45 +66,35 @@ class LossCheck:
         """
         self._loss, self._targets, self._parts = loss_fn, targets, parts
         self._sizes, self._weights = sizes, weights
-        self._outputs, self.losses, self._case = {}, {}, None
+        self._outputs, self.losses, self._code = {}, {}, None
 
     def keep(self, i: int, outputs: Tree) -> None:
         """Keep what the last layer made of micro-batch i, if a check is due."""
-        if self._case is None:
-            self._case = self._find_case(i, outputs)
-        if self._case not in self._passed:
+        if self._code is None:
+            # A loss may be made anew for each step.
+            self._code = tuple(
+                getattr(each, "__code__", each if isinstance(each, type) else type(each))
+                for each in reachable(self._loss, inside_module)
+                if callable(each)
+            )
+        if (self._steps[self._code] + 1).bit_count() == 1:  # a power of two
             self._outputs[i] = map_leaves(Tensor, copied, outputs)
-
-    def _find_case(self, i: int, outputs: Tree) -> tuple[Any, ...]:
-        within = [*reachable(self._loss, inside_module)]  # a loss may be made anew for each step
-        code = tuple(
-            getattr(each, "__code__", each if isinstance(each, type) else type(each))
-            for each in within
-            if callable(each)
-        )
-        form = tuple(
-            (t.dtype, t.ndim, *_dimensions([t], [self._sizes[i]])) for t in flatten(outputs)[0]
-        )
-        frequencies = torch.stack([*map(_frequencies, self._parts)])
-        unequal = (frequencies != frequencies[0]).any(0).tolist()
-        return code, *map(_known_by, plain_values(within)), form, *unequal
 
     def problem(self, region: _Region) -> str:
         """After the last micro-batch: why the loss cannot be split; empty if it can.
 
         The loss runs in `region`. Whatever it changes is put back.
         """
-        count = len(self._parts)
-        if len(self._outputs) < count:  # no check is due
-            return ""
-        outputs = [self._outputs[i] for i in range(count)]
-        losses = [float(self.losses.get(i, 0.0)) for i in range(count)]
-        self._outputs = {}
-        if not self.losses or not all(map(math.isfinite, losses)):
-            return ""  # such a step does not count
-        problem = self._compare(outputs, losses, region)
-        if not problem and self._case is not None:
-            self._passed.add(self._case)
+        count, problem = len(self._parts), ""
+        if len(self._outputs) == count:
+            outputs = [self._outputs[i] for i in range(count)]
+            losses = [float(self.losses.get(i, 0.0)) for i in range(count)]
+            self._outputs = {}
+            if not self.losses or not all(map(math.isfinite, losses)):
+                return ""  # such a step does not count
+            problem = self._compare(outputs, losses, region)
+        if self._code is not None and not problem:
+            self._steps[self._code] += 1
         return problem
 
     def _compare(self, outputs: Sequence[Tree], losses: Sequence[float], region: _Region) -> str:
@@ -219,22 +208,6 @@ def _largest(tensor: Tensor) -> float:
         return 0.0
     usual = tensor[tensor.abs() < _MASK]
     return usual.abs().max().item() if usual.numel() else 0.0
-
-
-def _frequencies(targets: Tree) -> Tensor:
-    """How frequent zeros, negative numbers and NaN are in each tensor, and its mean.
-
-    These may mark the terms of a loss, as a mask or ignored labels do, or be weights of terms.
-    """
-    numbers = [t.double() for t in flatten(targets)[0] if not t.is_complex()]
-    marks = [each for t in numbers for each in (t.eq(0), t.lt(0), t.isnan(), t)]
-    return torch.stack([torch.zeros(()), *(mark.double().mean().cpu() for mark in marks)])
-
-
-def _known_by(value: Any) -> Any:
-    """The value, or of a number that may count something, or be annealed, its sign."""
-    is_moving = isinstance(value, int | float) and value not in range(-9, 10)
-    return (0.5 if value > 0 else -0.5) if is_moving else value
 
 
 @contextmanager
