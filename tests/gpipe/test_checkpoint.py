@@ -294,7 +294,7 @@ def test_damaged_files(tmp_path):
         (index, b"{", "index.json: not readable as JSON"),
         (index, b"\xff\xff", "index.json: is no UTF-8"),
         (index, b"[]", "index.json: .*has no attribute"),
-        (index, text.replace('"format": 2', '"format": 1').encode(), "format 1, and 2 is the only"),
+        (index, text.replace('"format": 3', '"format": 2').encode(), "format 2, and 3 is the only"),
         (index, text.replace('"step": 3', '"step": 9').encode(), changed),
         (index, json.dumps(json.loads(text) | {"extra": {"a": 1}}).encode(), changed),
     ):

@@ -2,8 +2,7 @@
 
     folder/stage0-3fa9c1....pt    layers and optimizer state of a stage, by torch.save
     folder/stage1-77b02d....pt
-    folder/index.json             step, K, layers; for each file its SHA-256 and its keys with
-                                  shapes and types
+    folder/index.json             step and layers; for each file its SHA-256 and layers
 
 The index ends with a digest of its own content. So a file that was damaged, edited or mixed up with
 another save is refused. The digests detect accidents; they are no signature. Nothing in a file can
@@ -21,42 +20,40 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from repro.gpipe.checkpoint import optimizer_state
+from repro.gpipe.core.layers import names
 from repro.io.files import write
 from repro.io.untrusted import LARGE, from_json, open_regular, read_text, short
 
-FORMAT = 2
+FORMAT = 3
 INDEX = "index.json"
 _OURS = re.compile(r"stage\d+-[0-9a-f]{32}\.pt|\.index\.json\.\d+")  # the index before its rename
 
-# A tensor's shape and dtype, in a list as JSON has it; None for a module's extra state.
-Kind = list[Any] | None
 # What one stage has written: the name of its file, the file, and the class of its optimizer.
 Part = tuple[str, "StageFile", str | None]
 
 
 @dataclass(frozen=True)
 class StageFile:
-    """A stage's file: SHA-256 in hexadecimal digits, key -> shape and dtype."""
+    """A stage's file: SHA-256 in hexadecimal digits, and the names of the layers in it."""
 
     sha256: str
-    kinds: dict[str, Kind]
+    layers: list[str]
 
 
 @dataclass(frozen=True)
 class Index:
     """The content of the index.
 
-    `stages` is K, the number of ranks and of files. Layers are in layer order. `digest` is of all
-    other fields, and empty until the index is written.
+    Layers are in layer order. `digest` is of all other fields, and empty until the index is
+    written.
     """
 
     format: int
     step: int
-    stages: int
     layers: list[str]
     optimizer: str | None
     extra: dict[str, Any]
@@ -77,7 +74,7 @@ def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     _sync(path.parent)
     name = None if optimizer is None else type(optimizer).__qualname__
-    return path.name, StageFile(sha256, kinds_of(model)), name
+    return path.name, StageFile(sha256, names(module)), name
 
 
 def commit(
@@ -101,7 +98,7 @@ def commit(
         )
     optimizer = optimizers[0] if optimizers else None
     files = {name: file for name, file, _ in parts}
-    index = Index(FORMAT, step, len(parts), [*layers], optimizer, dict(extra or {}), files)
+    index = Index(FORMAT, step, [*layers], optimizer, dict(extra or {}), files)
     fields = asdict(index)
     text = json.dumps({**fields, "digest": digest(fields)}, indent=1)
     if len(text) > LARGE:
@@ -160,15 +157,6 @@ def _refusal(path: Path, error: Exception) -> ValueError:
     """Why a file is refused, and what to do; a file with a digest cannot be corrected."""
     reason = one_line(error).partition(";")[0]
     return ValueError(f"checkpoint {path}: {reason}; take another checkpoint")
-
-
-def kinds_of(values: Mapping[str, object]) -> dict[str, Kind]:
-    return {
-        key: [[*value.shape], str(value.dtype).removeprefix("torch.")]
-        if isinstance(value, Tensor)
-        else None
-        for key, value in values.items()
-    }
 
 
 def one_line(error: BaseException) -> str:

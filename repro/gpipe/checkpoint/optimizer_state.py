@@ -56,13 +56,14 @@ def positional_state(
     because a scheduler or another version of torch added them since, stay as they are. So do the
     options of a group without parameters.
     """
-    saved_groups = [group for part in saved for group in part["groups"]]
-    saved_names = {name for group in saved_groups for name in group["names"]}
+    group_of = {
+        name: group for part in saved for group in part["groups"] for name in group["names"]
+    }
     states = {name: state for part in saved for name, state in part["state"].items()}
     names = _names(optimizer, module)
     order = [name for group in names for name in group]
     of_module = {name for name, _ in module.named_parameters()}
-    for name in sorted({*order} ^ (saved_names & of_module)):
+    for name in sorted({*order} ^ (group_of.keys() & of_module)):
         raise ValueError(
             f"optimizer: {name} is in only one of the saved optimizer and this one; make it as it "
             "was, or load without an optimizer"
@@ -72,7 +73,7 @@ def positional_state(
     for group, members in zip(optimizer.param_groups, names, strict=True):
         present = {k: v for k, v in group.items() if k != "params"}
         params = [next(positions) for _ in members]
-        options = _saved_options(saved_groups, members, order)
+        options = _saved_options([group_of[name] for name in members], members, order)
         groups.append(present | options | {"params": params})
     state = {n: copy.deepcopy(states[name]) for n, name in enumerate(order) if name in states}
     return {"state": state, "param_groups": groups}
@@ -111,27 +112,24 @@ def _names(optimizer: Optimizer, module: nn.Module) -> list[list[str]]:
 
 
 def _saved_options(
-    saved_groups: Sequence[dict[str, Any]], members: Sequence[str], order: Sequence[str]
+    groups: Sequence[dict[str, Any]], members: Sequence[str], order: Sequence[str]
 ) -> dict[str, Any]:
-    """The options with which the parameters of a group were saved, on several stages maybe.
+    """The options with which the members of a group were saved; `groups` has the one of each.
 
     A ValueError if a group is split, or if groups with other options are joined: options would
     change silently.
     """
-    options: dict[str, Any] = {}
-    for group in saved_groups:
-        here = set(order).intersection(group["names"])
-        if here.isdisjoint(members):
-            continue
-        if not here.issubset(members):
+    saved_together = {name for group in groups for name in group["names"]}
+    if not saved_together.intersection(order).issubset(members):
+        raise ValueError(
+            "optimizer: its parameter groups are not those that were saved, and loading would "
+            "change their options; make the groups as they were, or load without an optimizer"
+        )
+    for name, group in zip(members, groups, strict=True):
+        if group["options"] != groups[0]["options"]:
             raise ValueError(
-                "optimizer: its parameter groups are not those that were saved, and loading would "
-                "change their options; make the groups as they were, or load without an optimizer"
+                f"optimizer: {members[0]} and {name} are in one group, but were saved with "
+                f"{short(groups[0]['options'])} and {short(group['options'])}; make the groups as "
+                "they were"
             )
-        if options and options != group["options"]:
-            raise ValueError(
-                f"optimizer: {members[0]} and {min(here)} are in one group, but were saved with "
-                f"{short(options)} and {short(group['options'])}; make the groups as they were"
-            )
-        options = group["options"]
-    return options
+    return groups[0]["options"] if groups else {}

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from repro.gpipe.checkpoint import files, optimizer_state
-from repro.gpipe.checkpoint.files import Index, Kind, Part
+from repro.gpipe.checkpoint.files import Index, Part
 from repro.gpipe.core.layers import names
 from repro.gpipe.errors import is_refusal
 from repro.gpipe.exact.nonfinite import refuse_nonfinite
@@ -116,16 +116,13 @@ def _check_all(
             f"checkpoint {folder}: it has {_describe_layers(index.layers)}, and this model has "
             f"{_describe_layers(layers)}; build the model that was saved"
         )
-    kinds = {key: kind for file in index.files.values() for key, kind in file.kinds.items()}
-    _check_keys(kinds, module, layers, f"checkpoint {folder}", exact=True)
-    keys = module.state_dict().keys()
-    # A file without keys belongs to no stage of this cut, so every stage checks that it exists.
     parts = [
         files.read_part(folder, index, name)
         for name, file in index.files.items()
-        if keys & file.kinds.keys() or not file.kinds
+        if not set(file.layers).isdisjoint(names(module))
     ]
-    values = {key: value for part in parts for key, value in part["model"].items() if key in keys}
+    saved = {key: value for part in parts for key, value in part["model"].items()}
+    values = own_part(saved, module, layers, f"checkpoint {folder}", exact=True)
     if optimizer is None:
         return index, values, None
     optimizer_state.refuse_no_optimizer(optimizer)
@@ -151,10 +148,38 @@ def whole_state_dict(folder: Path) -> dict[str, Any]:
 
 
 def own_part(
-    state_dict: Mapping[str, Any], module: nn.Sequential, layers: Collection[str]
+    saved: Mapping[str, Any],
+    module: nn.Sequential,
+    layers: Collection[str],
+    source: str = "state_dict",
+    *,
+    exact: bool = False,
 ) -> dict[str, Any]:
-    _check_keys(files.kinds_of(state_dict), module, layers, "state_dict", exact=False)
-    return {key: state_dict[key] for key in module.state_dict()}
+    """The values of a stage's keys among those of the unsplit model.
+
+    Raises a ValueError unless keys and shapes fit the stage, and dtypes too if `exact`.
+    """
+    needed = module.state_dict()
+    for key, own in needed.items():
+        if key not in saved:
+            raise ValueError(
+                f"{source}: no {key}; the first key there is {next(iter(saved), None)}; build the "
+                "same layers"
+            )
+        value = saved[key]
+        if not isinstance(own, Tensor):  # the extra state of a module
+            continue
+        fits = isinstance(value, Tensor) and value.shape == own.shape
+        if not fits or (exact and value.dtype != own.dtype):
+            raise ValueError(
+                f"{source}: {key} is {_describe(value)}, this model's is {_describe(own)}"
+            )
+    of_stage = names(module)
+    for key in saved:
+        layer = key.split(".")[0]
+        if key not in needed and (layer in of_stage or layer not in layers):
+            raise ValueError(f"{source}: unexpected key {key}")
+    return {key: saved[key] for key in needed}
 
 
 def together(
@@ -211,39 +236,10 @@ def _check_extra(value: object) -> None:
         _check_extra(member)
 
 
-def _check_keys(
-    kinds: Mapping[str, Kind],
-    module: nn.Sequential,
-    layers: Collection[str],
-    source: str,
-    *,
-    exact: bool,
-) -> None:
-    """Raise a ValueError unless keys and shapes fit the stage, and dtypes too if `exact`."""
-    needed = files.kinds_of(module.state_dict())
-    for key, kind in needed.items():
-        if key not in kinds:
-            raise ValueError(
-                f"{source}: no {key}; the first key there is {next(iter(kinds), None)}; build the "
-                "same layers"
-            )
-        saved = kinds[key]
-        if kind is None or saved == kind:
-            continue
-        if exact or saved is None or saved[0] != kind[0]:
-            raise ValueError(
-                f"{source}: {key} is {_describe_kind(saved)}, this model's is "
-                f"{_describe_kind(kind)}"
-            )
-    of_stage = names(module)
-    for key in kinds:
-        layer = key.split(".")[0]
-        if key not in needed and (layer in of_stage or layer not in layers):
-            raise ValueError(f"{source}: unexpected key {key}")
-
-
-def _describe_kind(kind: Kind) -> str:
-    return f"{kind[1]} {kind[0]}" if kind else "no tensor"
+def _describe(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return "no tensor"
+    return f"{str(value.dtype).removeprefix('torch.')} {[*value.shape]}"
 
 
 def _describe_layers(layers: Sequence[str]) -> str:
