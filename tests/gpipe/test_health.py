@@ -100,6 +100,7 @@ def test_ranks_that_would_wait_for_ever(name: str, ended: dict[str, tuple[StageE
     assert "\n" not in error.failure.text
 
 
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 FAILING = [sys.executable, str(Path(__file__).with_name("failing.py"))]
 
 
@@ -154,9 +155,8 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path,
 def test_torchrun_restarts_and_a_script_goes_on_from_its_checkpoint(tmp_path: Path, how: str):
     """The agent's store keeps what the ranks before have posted."""
     folder = tmp_path / "checkpoint"
-    agent = "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1".split()
-    command = [sys.executable, *agent, FAILING[1], "resumed", how, folder]
-    with program(tmp_path, command, stderr=subprocess.PIPE) as torchrun:
+    command = [*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1", FAILING[1], "resumed", how]
+    with program(tmp_path, [*command, folder], stderr=subprocess.PIPE) as torchrun:
         printed = torchrun.communicate(timeout=140)[1]
     assert torchrun.returncode == 0, printed
     assert json.loads((folder / "index.json").read_text())["extra"] == {"steps": 4}
@@ -184,13 +184,13 @@ def test_stages_leave_with_their_launcher_even_a_stopped_one(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_stages_whose_launcher_no_longer_answers_leave(tmp_path: Path):
+def test_ranks_whose_store_no_longer_answers_leave(tmp_path: Path):
     """As on a host whose link is cut."""
     when, log = tmp_path / "when", tmp_path / "log"
-    command = [*FAILING, "endless", when]
-    with log.open("w") as out, program(tmp_path, command, stderr=out) as launcher:
+    command = [*TORCHRUN, f"--nproc-per-node={STAGES}", FAILING[1], "endless", when]
+    with log.open("w") as out, program(tmp_path, command, stderr=out) as agent:
         until(when.exists, 50)
-        launcher.send_signal(signal.SIGSTOP)
+        agent.send_signal(signal.SIGSTOP)
         limit = LIMIT * heartbeats.crowding()
         until(lambda: log.read_text().count(heartbeats.NO_ANSWER) == STAGES, limit)
 

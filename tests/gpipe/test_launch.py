@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import timedelta
@@ -25,7 +25,7 @@ from repro.gpipe import launch
 from repro.gpipe.runtime import processes
 from repro.gpipe.runtime.heartbeats import UNANSWERED
 from repro.gpipe.runtime.launch import StageError
-from repro.gpipe.runtime.store import PipeClient, open_store, own_prefix
+from repro.gpipe.runtime.store import FolderStore, own_prefix
 
 
 def fine(*_: object) -> None:
@@ -165,30 +165,17 @@ def test_a_stage_that_had_no_answer_is_reported_with_that_reason():
 # The launcher's own store.
 
 
-@pytest.fixture
-def stores() -> Iterator[list[PipeClient]]:
-    """The launcher's, and that of a process."""
-    with open_store(1) as (own, clients):
-        yield [own, *clients]
-
-
-def test_it_is_a_store(stores: list[PipeClient]):
+def test_it_is_a_store(tmp_path: Path):
     """As torch's HashStore answers."""
-    for tried in (stores[0], dist.PrefixStore("part", stores[1]), dist.HashStore()):
-        tried.set("a", "1")
-        assert (tried.get("a"), tried.check(["a"]), tried.check(["a", "b"])) == (b"1", True, False)
+    folder = FolderStore(tmp_path)
+    for tried in (folder, dist.PrefixStore("part", folder), dist.HashStore()):
+        tried.set("a/b", "0")
+        tried.set("a/b", "1")
+        assert (tried.get("a/b"), tried.check(["a/b"]), tried.check(["a/b", "b"])) == (b"1", 1, 0)
         for theirs in ("mine", "theirs"):
-            assert tried.compare_set("first", "", theirs) == b"mine"
-        assert tried.compare_set("first", "mine", "new") == tried.get("first") == b"new"
+            assert tried.compare_set("first", "", theirs) == tried.get("first") == b"mine"
         with pytest.raises(dist.DistStoreError):
             tried.wait(["never"], timedelta(seconds=0.01))
-
-
-def test_a_process_whose_launcher_is_gone_is_told_so(stores: list[PipeClient]):
-    """Its ends are all that keep the connection open, as when the launcher is killed."""
-    stores[1].end.close()
-    with pytest.raises(dist.DistNetworkError, match="the launcher is gone"):
-        stores[1].check(["a"])
 
 
 def test_ranks_that_start_again_have_keys_of_their_own():

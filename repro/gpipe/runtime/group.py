@@ -22,7 +22,7 @@ from repro.gpipe.comm.transport import TIMEOUT, nccl_pairs
 from repro.gpipe.runtime import health
 from repro.gpipe.runtime.heartbeats import INTERVAL, NO_ANSWER, UNANSWERED, Board, Failure
 from repro.gpipe.runtime.processes import Processes, how
-from repro.gpipe.runtime.store import PipeClient, open_store, own_prefix
+from repro.gpipe.runtime.store import FolderStore, own_prefix
 from repro.io.temporary import own_folder
 
 Body = Callable[..., None]
@@ -63,18 +63,16 @@ def on_this_host(
 ) -> Iterator[Group]:
     """A group of processes of this host, which end with the context.
 
-    No other user can reach their store, and they listen on no network address. They find each other
-    through a folder that only this user can open. Without a folder for logs their output is that of
-    this program.
+    Their store is in a folder that only this user can open. Without a folder for logs their output
+    is that of this program.
     """
-    with own_folder() as folder, open_store(world) as (store, clients):
+    with own_folder() as folder:
+        store = FolderStore(folder)
         calls = {
-            rank: (body, rank, world, client, folder / "rendezvous", threads, args)
-            for rank, client in enumerate(clients)
+            rank: (body, rank, world, store, folder / "rendezvous", threads, args)
+            for rank in range(world)
         }
         with Processes(_enter, calls, threads=threads, logs=logs) as processes:
-            for client in clients:
-                client.end.close()
             yield Group(store, world, processes)
 
 
@@ -180,7 +178,7 @@ def _enter(
     body: Body,
     rank: int,
     world: int,
-    shared: PipeClient | str,
+    shared: FolderStore | str,
     rendezvous: Path | None,
     threads: int,
     args: tuple[object, ...],

@@ -86,7 +86,7 @@ class Health:
         parts = [] if is_refusal(error) else traceback.format_exception(error)
         trace = "".join(part[:TEXT] for part in parts)  # a message may have any length
         # If the store is gone, so is everybody who could read the failure.
-        with suppress(dist.DistError):
+        with suppress(dist.DistError, OSError):
             self.board.post_failure(Failure(self.rank, text, status_of(error), trace))
 
     def exit_after_lost_neighbour(self, error: LostNeighbourError) -> None:
@@ -122,7 +122,7 @@ class Health:
         uncaught = getattr(sys, "last_value", None)
         if isinstance(uncaught, Exception) and not isinstance(uncaught, LostNeighbourError):
             self.report(uncaught)
-        with suppress(dist.DistError):
+        with suppress(dist.DistError, OSError):
             self.board.post_returned(self.rank, math.inf)
         # The process would abort if a thread were still in the store's C++ code when the
         # interpreter ends.

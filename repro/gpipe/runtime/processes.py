@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from multiprocessing import current_process, forkserver, parent_process, resource_tracker, spawn
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from types import ModuleType
@@ -241,6 +242,11 @@ def _start_method() -> str:
     return "spawn"
 
 
+def _end_after(launcher: BaseProcess) -> None:
+    launcher.join()
+    os._exit(1)
+
+
 def _run(
     fn: Callable[..., object],
     args: tuple[Any, ...],
@@ -251,6 +257,8 @@ def _run(
     launcher = parent_process()
     if launcher is None or not launcher.is_alive():
         os._exit(1)
+    if sys.platform != "linux":  # where `end_with_parent` does nothing
+        threading.Thread(target=_end_after, args=(launcher,), daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
     np.random.seed()  # else processes of the server would all draw alike

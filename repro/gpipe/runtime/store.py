@@ -1,18 +1,15 @@
-"""A key-value store in the launcher that only the launcher's own processes can reach.
+"""Key-value stores: one of the launcher's own, and the keys of these ranks in torchrun's store.
 
-Each process inherits one end of a pair of connected sockets. The sockets have no address, so no
-other user can connect to them. A process notices at once when the launcher is gone. The store holds
-heartbeats, failures, jobs and results, but no messages between stages.
+A store holds heartbeats, failures, jobs and results, but no messages between stages.
 """
 
-import threading
+import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from urllib.parse import quote
 from uuid import uuid4
 
 import torch.distributed as dist
@@ -23,83 +20,41 @@ _LONG = timedelta(days=30)
 _POLL = 0.05
 
 
-@contextmanager
-def open_store(processes: int) -> Iterator[tuple["PipeClient", list["PipeClient"]]]:
-    """The store, while the context lasts: the launcher's access and one for each process.
+class FolderStore(dist.Store):
+    """A store with one file for each value, for the processes of a host that may open the folder.
 
-    The latter are passed to the processes as arguments. Then they are closed here, so that the end
-    of a process is noticed.
+    In a folder of this user alone no other user can reach it. torch's FileStore keeps all values
+    that were ever set, so its file would grow with each heartbeat.
     """
-    values = _Values()
-    pairs = [Pipe() for _ in range(1 + processes)]
-    # One thread for each end: a process that is stopped delays no other request.
-    for end, _ in pairs:
-        threading.Thread(target=_serve, args=(values, end), daemon=True).start()
-    own, *clients = (PipeClient(end) for _, end in pairs)
-    try:
-        yield own, clients
-    finally:
-        for client in (own, *clients):
-            client.end.close()
 
-
-class _Values:
-    """What clients may ask for. A daemon thread inside torch's HashStore can abort an exit."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._lock = threading.Lock()
-
-    def set(self, key: str, value: bytes) -> None:
-        self._values[key] = value
-
-    def get(self, key: str) -> bytes:
-        return self._values[key]
-
-    def check(self, keys: Sequence[str]) -> bool:
-        return all(key in self._values for key in keys)
-
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        with self._lock:
-            if self._values.get(key, b"") == expected:
-                self._values[key] = desired
-            return self._values.get(key, expected)
-
-
-def _serve(values: _Values, end: Connection) -> None:
-    with end, suppress(EOFError, OSError):
-        while True:
-            name, arguments = end.recv()
-            end.send(getattr(values, name)(*arguments))
-
-
-class PipeClient(dist.Store):
-    """One process's access to the store, with torch's interface; several threads may use it."""
-
-    def __init__(self, end: Connection) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.end = end
-        self._lock = threading.Lock()
+        self._folder = folder
 
-    def __reduce__(self) -> tuple[type["PipeClient"], tuple[Connection]]:
-        return PipeClient, (self.end,)
+    def __reduce__(self) -> tuple[type["FolderStore"], tuple[Path]]:
+        return FolderStore, (self._folder,)
 
-    def clone(self) -> "PipeClient":
+    def clone(self) -> "FolderStore":
         return self
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._ask("set", key, _raw(value))
+        self._written(value).replace(self._path(key))
 
     def get(self, key: str) -> bytes:
         self.wait([key])
-        return self._ask("get", key)
+        return self._path(key).read_bytes()
 
     def check(self, keys: Sequence[str]) -> bool:
-        return self._ask("check", keys)
+        return all(self._path(key).exists() for key in keys)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a value if the present one ("" if none) is as expected; returns the new value."""
-        return self._ask("compare_set", key, _raw(expected), _raw(desired))
+        """Set a value if there is none; returns the one that there is."""
+        assert not expected
+        written = self._written(desired)
+        with suppress(FileExistsError):
+            os.link(written, self._path(key))  # unlike a rename, it replaces no file
+        written.unlink()
+        return self.get(key)
 
     def wait(self, keys: Sequence[str], timeout: timedelta = _LONG) -> None:
         """Wait until all keys have values, or raise a dist.DistStoreError after `timeout`."""
@@ -110,13 +65,14 @@ class PipeClient(dist.Store):
             time.sleep(pause)
             pause = min(2 * pause, _POLL)
 
-    def _ask(self, name: str, *arguments: object) -> Any:
-        try:
-            with self._lock:
-                self.end.send((name, arguments))
-                return self.end.recv()
-        except (EOFError, OSError):
-            raise dist.DistNetworkError("the launcher is gone") from None
+    def _path(self, key: str) -> Path:
+        return self._folder / quote(key, safe="")
+
+    def _written(self, value: str | bytes) -> Path:
+        """A new file with this value, to be moved where the key is: no reader sees a part of it."""
+        path = self._folder / f".{uuid4().hex}"
+        path.write_bytes(value.encode() if isinstance(value, str) else value)
+        return path
 
 
 def own_prefix(store: dist.Store, rank: int, world: int) -> str:
@@ -140,7 +96,3 @@ def own_prefix(store: dist.Store, rank: int, world: int) -> str:
         store.set(f"answer/{rank}", f"{value('prefix')} {own}")
         time.sleep(_POLL)
     return value("confirmed").split()[0]
-
-
-def _raw(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
