@@ -51,13 +51,13 @@ def test_uniform_costs_give_the_closed_forms(K, M, F, R, B):
     uniform = StageCosts((F,) * K, (R,) * K, (B,) * K)
     plain = simulate(make_schedule("gpipe-late", K, M), uniform)
     assert plain.step_time == pytest.approx(theory.step_time(K, M, "plain", F, R, B), rel=1e-12)
-    unrecomputed = simulate(make_schedule("gpipe", K, M, "never"), uniform).timeline
+    unrecomputed = simulate(make_schedule("gpipe", K, M, "never"), uniform)
     assert unrecomputed.step_time == pytest.approx(
         theory.step_time(K, M, "plain", F, 0, B), rel=1e-12
     )
     assert unrecomputed.idle_over_work == pytest.approx((K - 1) / M)
     hidden = replace(uniform, recompute=(min(F, B),) * K)
-    early = simulate(make_schedule("gpipe", K, M), hidden).timeline
+    early = simulate(make_schedule("gpipe", K, M), hidden)
     assert early.step_time == pytest.approx(
         theory.step_time(K, M, "early", F, min(F, B), B), rel=1e-12
     )
@@ -72,10 +72,8 @@ def test_ranks_that_hold_several_stages_do_all_of_their_work(data, K, held, M):
     """Set-up and update of a rank are those of its stages, one after the other."""
     some = data.draw(costs(K * held))
     step = simulate(make_schedule("interleaved-1f1b", K * held, M, "always", held), some)
-    timeline = step.timeline
-    assert (step.step_time, step.busy()) == (timeline.step_time, timeline.busy())
     for rank in range(K):
-        own = timeline.on(rank)
+        own = step.on(rank)
         assert all(a.end <= b.start + 1e-9 for a, b in pairwise(own))
         assert [s.kind for s in own].count("U") == 1
         for kind, seconds in {"F": some.forward, "R": some.recompute, "B": some.backward}.items():

@@ -22,7 +22,7 @@ from repro.costs.stage_memory import micro_batch
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile, stage_layers
 from repro.gpipe.partition.partition import Cost
 from repro.gpipe.schedule.kinds import SCHEDULES
-from repro.gpipe.schedule.replay import Replayed
+from repro.gpipe.schedule.timeline import Timeline
 from repro.gpipe.tree import Tree
 from repro.harness.cut import counts_of, forward_flops
 from repro.harness.request import Result
@@ -53,7 +53,7 @@ class Prediction:
     examples: int  # in a micro-batch; 0 where not even one fits into the spec's memory
     counts: tuple[int, ...]  # layers of each stage
     costs: StageCosts
-    step: Replayed  # of one replica
+    step: Timeline  # of one replica
     exposed_s: float  # by which the sums of gradients over replicas outlast the last backward
 
     @property

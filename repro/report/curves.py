@@ -40,7 +40,7 @@ def ideal_of(run: Run) -> tuple[float, float]:
     if not ours or SCHEDULES[run.schedule].interleaved:
         return nan, nan
     schedule = make_schedule(run.schedule, run.K, run.M, run.checkpoint)
-    timeline = replay(schedule, lambda kind, _stage: theory.UNIT_COSTS[kind]).timeline
+    timeline = replay(schedule, lambda kind, _stage: theory.UNIT_COSTS[kind])
     plain = run.K * run.M * (theory.UNIT_COSTS["F"] + theory.UNIT_COSTS["B"])
     return plain / timeline.step_time, timeline.idle_over_total
 

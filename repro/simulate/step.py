@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Schedule
-from repro.gpipe.schedule.replay import Crossing, Replayed, replay
+from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Timeline
 from repro.simulate.calibration import Overlap
 from repro.simulate.stage_costs import FREE, StageCosts
@@ -12,7 +12,7 @@ _TIMED = ("F", "R", "B")  # whose layers are timed
 _ROUNDS = 3  # simulations until costs that depend on each other have settled
 
 
-def simulate(schedule: Schedule, costs: StageCosts) -> Replayed:
+def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
     """One step: set-up, the actions as early as order and messages allow, the update.
 
     With uniform costs and free messages, set-up and update, the step time is that of
@@ -40,7 +40,7 @@ def settle(schedule: Schedule, costs: Callable[[Overlap], StageCosts]) -> StageC
     """
     settled = costs(dict.fromkeys(_TIMED, (1.0,) * schedule.stages))
     for _ in range(_ROUNDS):
-        settled = costs(overlap(simulate(schedule, settled).timeline))
+        settled = costs(overlap(simulate(schedule, settled)))
     return settled
 
 
@@ -91,11 +91,12 @@ def _transfer(costs: StageCosts) -> float | Callable[[str, int], Crossing]:
     return lambda kind, stage: crossings.get((kind, stage), Crossing())
 
 
-def exposed_seconds(step: Replayed, all_reduce: Sequence[float]) -> float:
+def exposed_seconds(step: Timeline, all_reduce: Sequence[float]) -> float:
     """Seconds by which the all-reduces of the ranks end after the last backward of the step.
 
     The all-reduce of a rank starts when its last backward ends.
     """
-    ends = [of_rank[-1] for of_rank in step.ends]
+    works = ([s for s in step.on(rank) if s.kind in COMPUTE] for rank in range(step.ranks))
+    ends = [of_rank[-1].end for of_rank in works]
     last = max(end + seconds for end, seconds in zip(ends, all_reduce, strict=True))
     return last - max(ends)

@@ -14,7 +14,7 @@ UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
 
 def timed(name, K, M, checkpoint, duration=lambda kind, _stage: UNIT[kind], transfer: Any = 0.0):
-    return replay(make_schedule(name, K, M, checkpoint), duration, transfer).timeline
+    return replay(make_schedule(name, K, M, checkpoint), duration, transfer)
 
 
 def test_messages_take_time_one_after_the_other():
@@ -29,7 +29,7 @@ def test_messages_take_time_one_after_the_other():
         (True, [0, 4, 8], [4.5, 8.5, 12.5]),
     ):
         crossing = Crossing(3.0, latency=0.5, blocking=blocking)
-        timeline = replay(forwards, lambda *_: 1.0, lambda *_, crossing=crossing: crossing).timeline
+        timeline = replay(forwards, lambda *_: 1.0, lambda *_, crossing=crossing: crossing)
         assert [s.start for s in timeline.on(0)] == first
         assert [s.start for s in timeline.on(1)] == second
 

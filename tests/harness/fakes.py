@@ -82,7 +82,7 @@ class FakeWorkers:
         K, M = request.spec.K, request.spec.M
         if (K, M) in self.fail:
             return self.fail[K, M]
-        timeline = replay(request.spec.make_schedule(), lambda _kind, _stage: 1.0).timeline
+        timeline = replay(request.spec.make_schedule(), lambda _kind, _stage: 1.0)
         return Result(metrics(1 / K + 1 / M, K), timeline)
 
     def measure_all(

@@ -30,7 +30,7 @@ def timeline(K: int, M: int, forward: float = 0.01) -> Timeline:
     """A step with every kind of span."""
     walked = replay(
         make_schedule("gpipe", K, M), lambda kind, _stage: forward * {"F": 1, "R": 1, "B": 2}[kind]
-    ).timeline
+    )
     setup = Span("setup", 0, -1, -forward / 2, 0.0)
     updates = [Span("U", j, -1, walked.step_time, walked.step_time + forward / 2) for j in range(K)]
     return Timeline((setup, *walked.spans, *updates), K)

@@ -57,7 +57,7 @@ def recorded_figure2(path: Path, order: str = "FRB") -> Results:
 
     def made(spec: RunSpec, _round: int) -> Result:
         F = spec.model_args["forward_s"]
-        step = replay(spec.make_schedule(), lambda kind, _stage: F * UNIT_COSTS[kind]).timeline
+        step = replay(spec.make_schedule(), lambda kind, _stage: F * UNIT_COSTS[kind])
         names = dict(zip("FRB", order, strict=True))
         spans = [span._replace(kind=names.get(span.kind, span.kind)) for span in step.spans]
         step = Timeline((*spans,), spec.K)

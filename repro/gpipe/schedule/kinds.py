@@ -5,6 +5,7 @@ kind has every checkpoint mode, and `Schedule.actions` inserts the messages and 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
@@ -217,4 +218,7 @@ def make_schedule(
     orders = [_with_recompute(order, checkpoint) for order in orders]
     limit = KEPT * K if kind.ready else None
     schedule = Schedule(name, stages, micro_batches, checkpoint, orders, kind.late, limit)
-    return replay(schedule, lambda _kind, _stage: 1.0).schedule if kind.ready else schedule
+    if not kind.ready:
+        return schedule
+    drawn = replay(schedule, lambda _kind, _stage: 1.0)
+    return replace(schedule, orders=[[span[:3] for span in drawn.on(rank)] for rank in range(K)])

@@ -6,13 +6,11 @@ The simulator, the deadlock check, the drawings of ideal schedules and the split
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import replace
+from functools import cache
 from itertools import chain, zip_longest
 from math import inf
 from typing import NamedTuple
-
-import numpy as np
 
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.actions import GRADIENT, Action, DeadlockError, Schedule, Work
@@ -42,60 +40,18 @@ class _Sends(NamedTuple):
     blocking: bool
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """When the work of each rank begins and ends, in its order."""
-
-    schedule: Schedule
-    starts: list[list[float]]
-    ends: list[list[float]]
-    setup: list[Span]
-    update: list[Span]
-
-    @cached_property
-    def step_time(self) -> float:
-        """Seconds until the last end on any rank. The first rank begins at 0."""
-        return max(chain(*(ends[-1:] for ends in self.ends), (span.end for span in self.update)))
-
-    def busy(self) -> float:
-        """Seconds of work, summed over all ranks; to the last bit as those of the timeline."""
-        start, end, order = self._sorted
-        work = np.cumsum((end - start)[order])[-1]
-        return sum((span.seconds for span in self.update), float(work))
-
-    @property
-    @collector.paused()
-    def timeline(self) -> Timeline:
-        """All as spans, of which a large step has many."""
-        start, end, order = self._sorted
-        work, begun, ended = [*chain(*self.schedule.orders)], start.tolist(), end.tolist()
-        spans = [
-            Span(kind, stage, i, begun[n], ended[n])
-            for n in order.tolist()
-            for kind, stage, i in [work[n]]
-        ]
-        every = (*self.setup, *spans, *self.update)
-        return Timeline(every, self.schedule.stages, self.schedule.stages_per_rank)
-
-    @cached_property
-    def _sorted(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Starts, ends, and the places of all work in the order of its start."""
-        start, end = (np.fromiter(chain(*times), float) for times in (self.starts, self.ends))
-        stage = np.fromiter((stage for _, stage, _ in chain(*self.schedule.orders)), int)
-        return start, end, np.lexsort((end, stage, start))
-
-
+@collector.paused()
 def replay(
     schedule: Schedule,
     duration: Callable[[str, int], float],
     transfer: float | Callable[[str, int], Crossing] = 0.0,
     setup: Sequence[float] = (),
     update: Sequence[float] = (),
-) -> Replayed:
+) -> Timeline:
     """Run every action as early as the order of its rank and the messages allow.
 
-    Where ranks do what is ready, the result has the orders that follow. No rank updates before all
-    have ended their work, since all ranks agree first that the step is finite.
+    No rank updates before all have ended their work, since all ranks agree first that the step is
+    finite.
 
     Args:
         schedule: what each rank does, in order.
@@ -125,14 +81,16 @@ def replay(
             runnable |= clock.advance(rank, schedule.orders[rank])
     else:
         schedule = replace(schedule, orders=_orders_of_what_is_ready(schedule, clock))
-    _refuse_deadlock(schedule, clock.ends)
-    last = max(chain(*(end[-1:] for end in clock.ends)), default=0.0)
+    _refuse_deadlock(schedule, clock.done)
+    last = max((span.end for done in clock.done for span in done[-1:]), default=0.0)
     updates = [Span("U", rank, -1, last, last + s) for rank, s in enumerate(update) if s]
-    return Replayed(schedule, clock.starts, clock.ends, setup_spans, updates)
+    work = sorted(chain(*clock.done), key=lambda span: (span.start, span.stage, span.end))
+    every = (*setup_spans, *work, *updates)
+    return Timeline(every, schedule.stages, schedule.stages_per_rank)
 
 
 class _Clock:
-    """When the work of each rank begins and ends, and when each rank is `free` again."""
+    """The work that each rank has `done`, in its order, and when each rank is `free` again."""
 
     def __init__(
         self,
@@ -142,8 +100,7 @@ class _Clock:
     ) -> None:
         K, M = len(schedule.orders), schedule.micro_batches
         self.free = [0.0] * K
-        self.starts = [list[float]() for _ in range(K)]
-        self.ends = [list[float]() for _ in range(K)]
+        self.done = [list[Span]() for _ in range(K)]
         # (kind, stage) of what makes messages -> when that of each micro-batch arrives.
         arrivals: dict[tuple[str, int], list[float | None]] = defaultdict(lambda: [None] * M)
         # (from, to) -> when the next message can leave; in a list, since it changes.
@@ -163,9 +120,9 @@ class _Clock:
 
     def advance(self, rank: int, order: Sequence[Work]) -> set[int]:
         """Do the work of a rank until it needs a message that is not sent; returns who got some."""
-        now, start, end, facts = self.free[rank], self.starts[rank], self.ends[rank], self._facts
+        now, done, facts = self.free[rank], self.done[rank], self._facts
         woken = set[int]()
-        for at in range(len(end), len(order)):
+        for at in range(len(done), len(order)):
             kind, stage, i = order[at]
             seconds, received, sends = facts(kind, stage)
             if received:
@@ -173,9 +130,8 @@ class _Clock:
                 if arrival is None:
                     break
                 now = max(now, arrival)
-            start.append(now)
+            done.append(Span(kind, stage, i, now, now + seconds))
             now += seconds
-            end.append(now)
             if sends:
                 sent, to, link, occupied, latency, blocking = sends
                 left = link[0] = max(now, link[0]) + occupied
@@ -202,26 +158,26 @@ def _orders_of_what_is_ready(schedule: Schedule, clock: _Clock) -> list[list[Wor
     while looks:
         rank = min(looks, key=looks.__getitem__)
         now, order = looks.pop(rank), orders[rank]
-        if len(clock.ends[rank]) == len(order):
+        if len(clock.done[rank]) == len(order):
             work = rules[rank].next(lambda work, now=now: clock.arrival(work) <= now)
             if work is not None:
                 order.append(work)
             else:
                 first = min(map(clock.arrival, rules[rank].awaited), default=inf)
                 looks |= {rank: first} if first < inf else {}
-        done = len(clock.ends[rank])
+        done = len(clock.done[rank])
         woken = clock.advance(rank, order)
-        woken |= {rank} if len(clock.ends[rank]) > done else set()
+        woken |= {rank} if len(clock.done[rank]) > done else set()
         looks |= {each: clock.free[each] for each in woken}
     # A rank that is not done waits for something.
     return [[*order, *rule.awaited] for order, rule in zip(orders, rules, strict=True)]
 
 
-def _refuse_deadlock(schedule: Schedule, ends: Sequence[Sequence[float]]) -> None:
+def _refuse_deadlock(schedule: Schedule, done: Sequence[Sequence[Span]]) -> None:
     """Raise a DeadlockError that names what each rank waits for whose work has not all ended."""
     blocked = []
-    for order, end in zip(schedule.orders, ends, strict=True):
-        for kind, stage, i in order[len(end) : len(end) + 1]:
+    for order, of_rank in zip(schedule.orders, done, strict=True):
+        for kind, stage, i in order[len(of_rank) : len(of_rank) + 1]:
             of, maker = schedule.needs(kind, stage) or ("", 0)
             rank = maker % len(schedule.orders)
             blocked.append(f"Recv {of}{i} on stage {stage} waits for rank {rank}")
@@ -298,4 +254,4 @@ def _check_needs(schedule: Schedule, rank: int) -> None:
 
 def draw(schedule: Schedule) -> str:
     """The schedule as text, one row a rank, if every action took equally long and messages none."""
-    return replay(schedule, lambda _kind, _stage: 1.0).timeline.to_text()
+    return replay(schedule, lambda _kind, _stage: 1.0).to_text()

@@ -26,7 +26,7 @@ def simulated(spec: RunSpec, device: str) -> Result:
     began = time.perf_counter()
     source = source_of(spec, device)
     found = predict(spec, source)
-    n, timeline, model = found.examples, found.step.timeline, source.model
+    n, timeline, model = found.examples, found.step, source.model
     assert model is not None
     facts = facts_of(model, began)
     if spec.profile:
