@@ -118,27 +118,9 @@ class Form:
         return sum(meta.nbytes for meta in self.tensors)
 
     @cached_property
-    def _constants(self) -> str:
+    def constants(self) -> str:
+        """Text of what is no tensor. It tells 1 from True, which are equal."""
         return repr(self.skeleton)
-
-    def describes(self, tensors: Sequence[Tensor], skeleton: Tree) -> bool:
-        """Whether these tensors are of this form, so that it need not be made anew."""
-        if len(tensors) != len(self.tensors):
-            return False
-        for meta, tensor in zip(self.tensors, tensors, strict=True):
-            if (
-                tensor.shape != meta.shape
-                or tensor.stride() != meta.stride
-                or tensor.dtype != meta.dtype
-                or tensor.requires_grad != meta.requires_grad
-                or offset_of(tensor) != meta.offset
-            ):
-                return False
-        if _sharing(tensors) != self.sharing:
-            return False
-        if type(skeleton) is Slot:
-            return skeleton == self.skeleton
-        return repr(skeleton) == self._constants  # 1 and True are equal
 
 
 @dataclass(slots=True)
@@ -199,11 +181,12 @@ class Forms:
         self, key: Hashable, tensors: list[Tensor], skeleton: Tree, *, crosses: bool = False
     ) -> Message:
         """A message of a flattened tree."""
-        form = self._last.get(key)
-        if form is None or not form.describes(tensors, skeleton):
-            if crosses:
-                _refuse_uncrossable(tensors, skeleton)
-            form = self._last[key] = Form.of(tensors, skeleton)
+        last, form = self._last.get(key), Form.of(tensors, skeleton)
+        if last is not None and form == last and form.constants == last.constants:
+            return Message(tensors, last)
+        if crosses:
+            _refuse_uncrossable(tensors, skeleton)
+        self._last[key] = form
         return Message(tensors, form)
 
 
