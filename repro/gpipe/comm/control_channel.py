@@ -1,14 +1,14 @@
 """Small messages between the ranks of a pipeline: announcements, losses, timelines, clocks.
 
-Every message begins with a header of fixed size that names its kind. Ranks that make different
-calls find out at the first header that does not fit. Without it, gloo would abort the process when
-a message has another size than expected.
+Every message is a Python object, and begins with a frame of fixed size that names its kind. Ranks
+that make different calls find out at the first frame that does not fit. Without it, gloo would
+abort the process when a message has another size than expected.
 """
 
 import math
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from struct import Struct
 from typing import Any
@@ -29,13 +29,14 @@ _ROUNDS = 8  # exchanges by which a clock is compared
 # all updates, and the last rank's value.
 Vote = Callable[[int, int, float], tuple[int, int, float]]
 
-_HEADER = Struct("<qddd")  # position of the kind in this list, then numbers
 _TRAINING, _EVALUATION, _OBJECT, _VOTE = _KINDS = [
-    "a training step",  # N, or 0 if the inputs are refused
-    "an evaluation",  # the same
-    "an object",  # bytes that follow
-    "the vote on a step",  # see `vote`
+    "a training step",
+    "an evaluation",
+    "an object",
+    "the vote on a step",
 ]
+_HEADER = Struct("<qq")  # of a frame: position of the kind in this list, and bytes of the object
+_INLINE = 240  # bytes of the object behind it; another message has those that do not fit
 
 
 def wait(work: dist.Work | None, tensor: Tensor, peer: int, control: str = "") -> Tensor:
@@ -74,27 +75,21 @@ class ControlChannel:
         """Rank in the world of a rank of this replica."""
         return self.replica * self.ranks + rank
 
-    def announce(self, examples: int, rank: int, *, evaluate: bool) -> None:
+    def announce(self, step: object, rank: int, *, evaluate: bool) -> None:
         """Start to announce a step to a rank; `flush` waits until it is taken."""
-        kind = _EVALUATION if evaluate else _TRAINING
-        self._untaken.append(self._isend(_header(kind, examples), rank))
+        self._untaken.append(self._isend(_EVALUATION if evaluate else _TRAINING, step, rank))
 
-    def announced(self, rank: int, *, evaluate: bool) -> int:
+    def announced(self, rank: int, *, evaluate: bool) -> Any:
         """Receive what `announce` sends."""
-        return int(self._recv(_EVALUATION if evaluate else _TRAINING, rank)()[0])
+        return self._irecv(_EVALUATION if evaluate else _TRAINING, rank)()
 
     def send_object(self, value: object, rank: int) -> None:
         """Send an object that can be pickled."""
-        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        header_taken = self._isend(_header(_OBJECT, data.numel()), rank)
-        data_taken = self._isend(data, rank)
-        header_taken()
-        data_taken()
+        self._isend(_OBJECT, value, rank)()
 
     def recv_object(self, rank: int) -> Any:
-        """Receive an object of `send_object`; trusts the peer, a process of the same program."""
-        size = int(self._recv(_OBJECT, rank)()[0])
-        return pickle.loads(bytes(self._irecv(size, rank)().numpy()))
+        """Receive an object of `send_object`."""
+        return self._irecv(_OBJECT, rank)()
 
     def flush(self) -> None:
         """Wait until what was started is received."""
@@ -109,19 +104,18 @@ class ControlChannel:
         """
         others = range(1, self.ranks)
         # Posted before anything is sent, so that votes and answers find room.
-        arriving = [self._recv(_VOTE, j) for j in ([0] if self.rank else others)]
+        arriving = [self._irecv(_VOTE, j) for j in ([0] if self.rank else others)]
 
         def agree(state: int, updates: int, value: float) -> tuple[int, int, float]:
             if self.rank:
-                self._isend(_header(_VOTE, state, updates, value), 0)()
-                agreed, flags, value = arriving[0]()
-                return int(agreed), int(flags), value
+                self._isend(_VOTE, (state, updates, value), 0)()
+                return arriving[0]()
             for vote in arriving:
                 other_state, other_updates, value = vote()
-                state, updates = max(state, int(other_state)), updates | int(other_updates)
-            answer = _header(_VOTE, state, updates, value)
-            self._untaken += [self._isend(answer, j) for j in others]
-            return state, updates, value
+                state, updates = max(state, other_state), updates | other_updates
+            answer = state, updates, value
+            self._untaken += [self._isend(_VOTE, answer, j) for j in others]
+            return answer
 
         return agree
 
@@ -182,30 +176,37 @@ class ControlChannel:
             quickest = min(quickest, (length, first_clock - sent - length / 2))
         return quickest[1]
 
-    def _isend(self, message: Tensor, rank: int) -> Callable[[], Tensor]:
-        peer = self.world_rank(rank)
+    def _isend(self, kind: str, value: object, rank: int) -> Callable[[], object]:
+        """Start to send an object; call the result to wait until it is taken."""
+        data = pickle.dumps(value)
+        frame = _HEADER.pack(_KINDS.index(kind), len(data)) + data[:_INLINE].ljust(_INLINE)
+        sends = [self._start(part, rank) for part in (frame, data[_INLINE:]) if part]
+        return lambda: [wait_until_taken() for wait_until_taken in sends]
+
+    def _start(self, data: bytes, rank: int) -> Callable[[], Tensor]:
+        message, peer = torch.frombuffer(bytearray(data), dtype=torch.uint8), self.world_rank(rank)
         with reaching(peer):
             return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer, "send")
 
-    def _irecv(self, size: int, rank: int) -> Callable[[], Tensor]:
-        return post(size, self.world_rank(rank), CONTROL, "receive")
+    def _irecv(self, kind: str, rank: int) -> Callable[[], Any]:
+        """Start to receive an object of this kind; call the result to wait for it.
 
-    def _recv(self, kind: str, rank: int) -> Callable[[], Sequence[float]]:
-        """Start to receive a header of this kind; call the result to wait for its numbers."""
-        arriving = self._irecv(_HEADER.size, rank)
+        It trusts the peer, a process of the same program.
+        """
+        peer = self.world_rank(rank)
+        arriving = post(_HEADER.size + _INLINE, peer, CONTROL, "receive")
 
-        def received() -> Sequence[float]:
-            position, *numbers = _HEADER.unpack(bytes(arriving().numpy()))
+        def received() -> Any:
+            frame = bytes(arriving().numpy())
+            position, size = _HEADER.unpack_from(frame)
             if _KINDS[position] != kind:
                 raise ValueError(
-                    f"rank {self.world_rank(self.rank)} waits for {kind}, rank "
-                    f"{self.world_rank(rank)} sent {_KINDS[position]}: {SAME_CALLS}"
+                    f"rank {self.world_rank(self.rank)} waits for {kind}, rank {peer} sent "
+                    f"{_KINDS[position]}: {SAME_CALLS}"
                 )
-            return numbers
+            data = frame[_HEADER.size :]
+            if size > _INLINE:
+                data += bytes(post(size - _INLINE, peer, CONTROL, "receive")().numpy())
+            return pickle.loads(data)  # which ignores bytes behind the object
 
         return received
-
-
-def _header(kind: str, *numbers: float) -> Tensor:
-    three = [*numbers, 0.0, 0.0][:3]
-    return torch.frombuffer(bytearray(_HEADER.pack(_KINDS.index(kind), *three)), dtype=torch.uint8)

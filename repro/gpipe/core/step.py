@@ -79,9 +79,7 @@ class Step:
         """
         channel, refusal = self._channel, ""
         if not channel.is_first:
-            self.examples = channel.announced(self.rank - 1, evaluate=self.evaluate)
-            if not self.examples:
-                refusal = channel.recv_object(self.rank - 1)
+            self.examples, refusal = channel.announced(self.rank - 1, evaluate=self.evaluate)
         started = now()
         if channel.is_first:
             try:
@@ -89,9 +87,7 @@ class Step:
             except ValueError as error:
                 refusal = str(error)
         if not channel.is_last:
-            channel.announce(self.examples, self.rank + 1, evaluate=self.evaluate)
-            if not self.examples:
-                channel.send_object(refusal, self.rank + 1)
+            channel.announce((self.examples, refusal), self.rank + 1, evaluate=self.evaluate)
         if not self.examples:
             raise RefusedError(refusal)
         return started
