@@ -27,7 +27,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from repro import __version__
-from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.machine import Machine, commit, environment
 from repro.harness.request import Result, Status
@@ -249,7 +248,6 @@ class Journal:
             if path not in named:
                 path.unlink()
 
-    @collector.paused()  # hundreds of thousands of records have no cycles
     def _read(self) -> None:
         if not self.path.exists():
             return

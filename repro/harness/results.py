@@ -14,7 +14,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.contention import BUSY, is_busy
 from repro.harness.journal import Journal, Place, journals
@@ -372,7 +371,6 @@ def on_a_busy_machine(runs: Iterable[Run]) -> str:
     return f"Measured while {taken}: {busy} of {len(timed)} timed runs." if busy else ""
 
 
-@collector.paused()
 def of_journals(found: list[Journal]) -> Results:
     runs: list[Run] = []
     for journal in found:

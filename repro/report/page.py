@@ -14,7 +14,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from repro.gpipe.schedule import collector
 from repro.harness.catalog import in_order
 from repro.harness.frame import COLUMNS, CSV_COLUMNS
 from repro.harness.results import Results
@@ -52,7 +51,6 @@ class Page:
         self.sections: dict[str, Section] = {}  # by experiment, as they were made last
         self._keys: dict[str, Any] = {}  # of what they were made
 
-    @collector.paused()
     def write(self, results: Results) -> None:
         """Write everything of these results; a reader meets the page before or after, as a whole.
 

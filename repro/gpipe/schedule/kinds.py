@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
 from repro.gpipe.errors import check_counts, one_of
-from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.actions import GRADIENT, Schedule, Work
 from repro.gpipe.schedule.replay import replay
 
@@ -184,7 +183,6 @@ def check_kind(name: str, checkpoint: str, stages_per_rank: int) -> None:
         )
 
 
-@collector.paused()
 def make_schedule(
     name: str, stages: int, micro_batches: int, checkpoint: str = "always", stages_per_rank: int = 1
 ) -> Schedule:

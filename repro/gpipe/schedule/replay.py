@@ -12,7 +12,6 @@ from itertools import chain, zip_longest
 from math import inf
 from typing import NamedTuple
 
-from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.actions import GRADIENT, Action, DeadlockError, Schedule, Work
 from repro.gpipe.schedule.ready import Ready
 from repro.gpipe.schedule.timeline import Span, Timeline
@@ -40,7 +39,6 @@ class _Sends(NamedTuple):
     blocking: bool
 
 
-@collector.paused()
 def replay(
     schedule: Schedule,
     duration: Callable[[str, int], float],

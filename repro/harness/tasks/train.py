@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import torch
 
 from repro.gpipe import NonFiniteError, Timeline, breakdown
-from repro.gpipe.schedule import collector
 from repro.gpipe.tree import split
 from repro.harness.cut import TimedCuts
 from repro.harness.request import Request, Result
@@ -70,6 +69,7 @@ def run(
             cuts.add(request.spec, trainings[index].balance)
     orders = random.Random(requests[0].order)
     going = [*range(len(requests))]
+    gc.disable()  # as timeit does
     for block in range(max(request.spec.steps for request in requests)):
         if block % _BLOCKS_BETWEEN_COLLECTIONS == 0:
             gc.collect()
@@ -77,14 +77,14 @@ def run(
         place = {request.spec.M: orders.random() for request in requests}
         orders.shuffle(members)
         members.sort(key=lambda index: place[requests[index].spec.M])
-        with collector.paused():  # as timeit does
-            for index in members:
-                at(index)
-                if index in trainings:
-                    trainings[index].step()
+        for index in members:
+            at(index)
+            if index in trainings:
+                trainings[index].step()
         if block + 1 >= MIN_BLOCKS:
             seconds = {index: training.seconds for index, training in trainings.items()}
             going = agree(block, partial(going_on, requests, going, seconds))
+    gc.enable()
     measured = []
     for index, training in trainings.items():
         at(index)
