@@ -37,7 +37,7 @@ class RankActions:
             schedule = replace(schedule, limit=None)  # its order with works of equal lengths
         # Of a training step, and of an evaluation.
         both = schedule, schedule.forward_only()
-        self._programs = [Program.of(each, links.channel.rank) for each in both]
+        self._programs = [Program(each, links.channel.rank) for each in both]
         self._gradient_forms = Forms()
         self._do: dict[str, Callable[[Action], None]] = {
             "F": self._forward,

@@ -1,13 +1,11 @@
 """What the engine executes on one rank."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
-from repro.gpipe.schedule.actions import GRADIENT, Action, Cell, Schedule, Work
+from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule, Work
 from repro.gpipe.schedule.ready import Ready, Wait, works
 
 
-@dataclass(frozen=True)
 class Program:
     """The actions of a rank, and what the engine looks up before it executes them.
 
@@ -20,35 +18,20 @@ class Program:
             needs only the forwards can be done in front of it.
     """
 
-    schedule: Schedule
-    rank: int
-
-    actions: tuple[Action, ...]
-    recomputed: frozenset[Cell]
-    activations: list[Cell]
-    gradients: list[Cell]
-    waits: Action | None
-
-    @classmethod
-    def of(cls, schedule: Schedule, rank: int) -> "Program":
-        """The program of one rank."""
-        actions = schedule.actions(rank)
+    def __init__(self, schedule: Schedule, rank: int) -> None:
+        self._schedule, self._rank = schedule, rank
+        self.actions = actions = schedule.actions(rank)
         receives = [a for a in actions if a.kind == "Recv"]
         last_forward = max(n for n, a in enumerate(actions) if a.kind == "F")
         late = [a for a in actions[last_forward:] if a.kind == "Recv" and a.of in GRADIENT]
-        return cls(
-            schedule,
-            rank,
-            actions,
-            recomputed=frozenset(a.cell for a in actions if a.kind == "R"),
-            activations=[a.cell for a in receives if a.of == "F"],
-            gradients=[a.cell for a in receives if a.of in GRADIENT],
-            waits=late[0 if schedule.limit is None else -1] if late else None,
-        )
+        self.recomputed = {a.cell for a in actions if a.kind == "R"}
+        self.activations = [a.cell for a in receives if a.of == "F"]
+        self.gradients = [a.cell for a in receives if a.of in GRADIENT]
+        self.waits = late[0 if schedule.limit is None else -1] if late else None
 
     def run(self, is_here: Callable[[Work], bool], wait: Wait) -> Iterable[Action]:
         """The actions in the order in which they are done; see `ready.works` for the arguments."""
-        if self.schedule.limit is None:
+        if self._schedule.limit is None:
             return self.actions
-        found = works(Ready(self.schedule, self.rank), is_here, wait)
-        return self.schedule.with_messages(self.rank, found)
+        found = works(Ready(self._schedule, self._rank), is_here, wait)
+        return self._schedule.with_messages(self._rank, found)

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, zip_longest
+from itertools import chain, product, zip_longest
 from math import inf
 from typing import NamedTuple
 
@@ -192,7 +192,6 @@ def check(schedule: Schedule) -> None:
     links: dict[tuple[int, int, str], dict[str, list[Action]]] = {}
     for rank, actions in enumerate(schedule.ranks):
         _check_work(schedule, rank, required)
-        _check_needs(schedule, rank)
         for a in actions:
             if a.kind in ("Send", "Recv"):
                 link = (rank, a.peer, a.of) if a.kind == "Send" else (a.peer, rank, a.of)
@@ -209,45 +208,39 @@ def check(schedule: Schedule) -> None:
 
 
 def _check_work(schedule: Schedule, rank: int, required: Sequence[str]) -> None:
-    """Raise a ValueError unless a rank does what it must on each of its stages, and on no other."""
-    name, K = f"schedule {schedule.name!r}", len(schedule.orders)
-    done: dict[int, Counter[tuple[str, int]]] = {
-        stage: Counter() for stage in range(rank, schedule.stages, K)
-    }
+    """Raise a ValueError unless a rank does what it must on each of its stages, in a right order.
+
+    Right is an order in which what is needed of the same rank comes before.
+    """
+    name, K, done = f"schedule {schedule.name!r}", len(schedule.orders), Counter[Work]()
+    own = range(rank, schedule.stages, K)
     for kind, stage, i in schedule.orders[rank]:
-        if stage not in done:
+        if stage not in own:
             raise ValueError(f"{name}: rank {rank} has {kind}{i} of stage {stage}, not one of its")
-        if kind != "R":
-            done[stage][kind, i] += 1
-    expected = Counter((kind, i) for kind in required for i in range(schedule.micro_batches))
-    for stage, counts in done.items():
-        if counts != expected:
+        needs = [("I" if kind == "W" else "F", stage, i)] if kind != "F" else []
+        if K == 1 and kind == "F" and stage:
+            needs.append(("F", stage - 1, i))
+        if K == 1 and kind in GRADIENT and stage + 1 < schedule.stages:
+            needs.append((kind, stage + 1, i))
+        is_late = kind == "R" and any(done[of, stage, i] for of in GRADIENT)
+        problem = "it must come before B" if is_late else ""
+        for needed in needs:
+            if not done[needed]:
+                problem = f"{needed[0]}{i} of stage {needed[1]} must come before it"
+        if problem:
+            raise ValueError(
+                f"{name}: {kind}{i} on stage {stage} comes at the wrong time: {problem}"
+            )
+        done[kind, stage, i] += 1
+    for stage in own:
+        works = Counter(
+            {work: n for work, n in done.items() if work[1] == stage and work[0] != "R"}
+        )
+        if works != Counter(product(required, [stage], range(schedule.micro_batches))):
             raise ValueError(
                 f"{name}: stage {stage} must do each of {' and '.join(required)} 0 to "
                 f"{schedule.micro_batches - 1} exactly once"
             )
-
-
-def _check_needs(schedule: Schedule, rank: int) -> None:
-    """Raise a ValueError if some work comes before what it needs of the same rank."""
-    is_alone, done = len(schedule.orders) == 1, set[Work]()
-    for kind, stage, i in schedule.orders[rank]:
-        needs = [("I" if kind == "W" else "F", stage, i)] if kind != "F" else []
-        if is_alone and kind == "F" and stage:
-            needs.append(("F", stage - 1, i))
-        if is_alone and kind in GRADIENT and stage + 1 < schedule.stages:
-            needs.append((kind, stage + 1, i))
-        is_late = kind == "R" and not done.isdisjoint((of, stage, i) for of in GRADIENT)
-        problem = "it must come before B" if is_late else ""
-        for needed in needs:
-            if needed not in done:
-                problem = f"{needed[0]}{i} of stage {needed[1]} must come before it"
-        if problem:
-            raise ValueError(
-                f"schedule {schedule.name!r}: {kind}{i} on stage {stage} comes at the wrong time: "
-                f"{problem}"
-            )
-        done.add((kind, stage, i))
 
 
 def draw(schedule: Schedule) -> str:
