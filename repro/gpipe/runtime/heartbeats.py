@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.gpipe.runtime.status import Status, Wait, user_call
+from repro.gpipe.runtime.status import Status, Wait, user_collective
 from repro.io.untrusted import printable
 
 _log = logging.getLogger(__name__)
@@ -31,8 +31,7 @@ SETTING_UP = max(60.0, SILENCE)
 # Seconds of waiting for a message of a process that has ended. A message that it had sent would
 # have arrived by then.
 _ENDED = 3.0
-# Seconds of waiting for a process that is in no call of its Pipeline, or at one line of the user's,
-# until a warning names it.
+# Seconds of waiting for a process that is in no call of its Pipeline until a warning names it.
 _OUTSIDE = 10.0
 _LARGE = 2**20  # bytes; a larger message may take long on a slow link
 SAME_CALLS = "every rank must make the same calls of its Pipeline, as often, with the same options"
@@ -91,17 +90,16 @@ class Board:
         place, group, ranks = "", "", []
         if waiting is None:
             with suppress(Exception):  # whatever the user's code does, this is a sign of life
-                place, group, ranks = user_call()
+                place, group, ranks = user_collective()
         if group:
             waiting = self._awaited(rank, group, ranks)
         sizes = [wait.nbytes for wait in (*sending, *([waiting] if waiting else []))]
         heartbeat = {
             "time": time.monotonic(),  # no two heartbeats are the same
             "who": status.who,
-            "status": str(status),
+            "status": f"{status}{place}",
             "in_steps": status.warm,
             "in_call": status.calls > 0,
-            "place": f" in {place}" if place and (status.calls or group) else "",
             "waiting": [waiting.rank, waiting.number] if waiting is not None else None,
             "collective": group,
             "control": waiting.control if waiting is not None else "",
@@ -171,8 +169,8 @@ class Board:
         The chain begins at `rank`; each process waits for the next. It can never end where the last
         process has ended, or waits for another one of the chain. A message in transit may still
         arrive, so nothing is concluded while the waits change, and not soon while a large message
-        is sent or the host is crowded. A last process that is merely in no call of its Pipeline, or
-        in code of the user, may still go on: a warning names it.
+        is sent or the host is crowded. A last process that is merely in no call of its Pipeline may
+        still go on: a warning names it.
         """
         chain: dict[int, int] = {}  # rank -> number of its wait; -1 where it has ended
         texts: list[str] = []
@@ -181,7 +179,7 @@ class Board:
         while rank not in chain:
             beat = self.heartbeat(rank)
             beats.append(beat)
-            texts.append(beat.get("status", f"rank {rank}") + beat.get("place", ""))
+            texts.append(beat.get("status", f"rank {rank}"))
             if self.returned(rank) > self.launches:
                 chain[rank] = -1
                 patience = _ENDED
@@ -219,21 +217,18 @@ class Board:
         return now - self._chain[1]
 
     def _warn(self, last: int, texts: list[str], beats: list[dict[str, Any]]) -> None:
-        """Warn once, where a wait is long for a process in no call, or blocked in user's code."""
-        *waits, end = beats
-        unchanged_for = self._unchanged_for(texts)
-        # Of a longer chain, the process next to the last one warns.
-        is_told = len(waits) == 1 and (end.get("place") or not end.get("in_call"))
-        is_told = is_told or (bool(waits) and bool(waits[0]["collective"]))
+        """Warn once, where a wait is long for a process that is in no call of its Pipeline."""
+        unchanged_for, end = self._unchanged_for(texts), beats[-1]
         # Before its first step a process may still load its layers or data.
-        loads = not end.get("in_steps") and not end.get("in_call")
-        patience = SETTING_UP if loads else _OUTSIDE
+        patience = _OUTSIDE if end.get("in_steps") else SETTING_UP
+        # Of a longer chain, the process next to the last one warns.
+        is_told = len(beats) == 2 and not end.get("in_call")
         if unchanged_for < patience or not is_told or last in self._warned:
             return
         self._warned.add(last)
-        reason = f", which is in no call of its Pipeline: {SAME_CALLS}"
-        text = " has waited for ".join(texts) + f" for {patience:.0f} s"
-        _log.warning("%s%s; or is it only slow?", text, "" if end.get("in_call") else reason)
+        text = f"{' has waited for '.join(texts)} for {patience:.0f} s"
+        advice = f"which is in no call of its Pipeline: {SAME_CALLS}; or is it only slow?"
+        _log.warning("%s, %s", text, advice)
 
 
 def status_of(error: BaseException) -> str:

@@ -79,7 +79,7 @@ def rank_name(kind: str, rank: int, replica: int, replicas: int) -> str:
 
 
 def in_call(call: Callable[P, T]) -> Callable[P, T]:
-    """A call of a Pipeline: only the user's own code in it may be named in a warning.
+    """A call of a Pipeline.
 
     What it refuses is the caller's mistake, so the traceback ends here, one line below the caller.
     """
@@ -101,36 +101,32 @@ def in_call(call: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-def user_call() -> tuple[str, str, list[int]]:
-    """Where the computing thread is blocked in the user's code, "" elsewhere; in which collective.
+def user_collective() -> tuple[str, str, list[int]]:
+    """The user's collective in which the computing thread is blocked, and its group's name, ranks.
 
-    That is the name and the ranks of the group, "" and none outside of one. A collective is a
-    function of torch.distributed that the user's code calls, other than messages between two.
+    Empty if it is in none. A collective is a function of torch.distributed that the user's code
+    calls, other than messages between two.
 
     The frames of a thread that computes cannot be read: where one is just being left, Python 3.11
     gives an object of a frame that is no more, and crashes.
     """
-    if not status.is_blocked():
-        return "", "", []
-    frame = sys._current_frames().get(status.thread or 0)
+    frame = sys._current_frames().get(status.thread or 0) if status.is_blocked() else None
     collective: FrameType | None = None
     while frame and (module := frame.f_globals.get("__name__", "")).startswith("torch."):
         # The last one that is found is the one that the user has called.
         if module == distributed_c10d.__name__:
             collective = frame
         frame = frame.f_back
-    if frame is None or frame.f_globals.get("__name__", "").startswith("repro."):
+    if not collective or not frame or frame.f_globals.get("__name__", "").startswith("repro."):
         return "", "", []
-    place = f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno})"
-    if collective is None:
-        return place, "", []
     called = collective.f_code.co_name
     group = collective.f_locals.get("group") or dist.group.WORLD
     if "send" in called or "recv" in called or not isinstance(group, dist.ProcessGroup):
-        return place, "", []
+        return "", "", []
+    place = f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno})"
     # A group that has just been destroyed has no ranks any more.
     ranks = [*distributed_c10d._world.pg_group_ranks.get(group, ())]
-    return f"{called} of {place}", group.group_name, ranks
+    return f" in {called} of {place}", group.group_name, ranks
 
 
 @contextmanager
