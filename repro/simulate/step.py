@@ -6,7 +6,7 @@ from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Timeline
 from repro.simulate.calibration import Overlap
-from repro.simulate.stage_costs import FREE, StageCosts
+from repro.simulate.stage_costs import StageCosts
 
 _TIMED = ("F", "R", "B")  # whose layers are timed
 _ROUNDS = 3  # simulations until costs that depend on each other have settled
@@ -29,7 +29,7 @@ def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
     K = len(schedule.orders)
     update = [sum(costs.update[rank::K]) for rank in range(K)]
     return replay(
-        schedule, lambda kind, stage: seconds[kind][stage], _transfer(costs), costs.setup, update
+        schedule, lambda kind, stage: seconds[kind][stage], _crossing(costs), costs.setup, update
     )
 
 
@@ -76,11 +76,9 @@ def overlap(timeline: Timeline) -> dict[str, tuple[float, ...]]:
     return {kind: tuple(map(fraction, others[kind], seconds[kind])) for kind in _TIMED}
 
 
-def _transfer(costs: StageCosts) -> float | Callable[[str, int], Crossing]:
-    """Transfer times of the messages, as `replay` takes them; 0 on a free link."""
+def _crossing(costs: StageCosts) -> Callable[[str, int], Crossing]:
+    """How long the messages take, as `replay` takes it."""
     link = costs.link
-    if link == FREE:
-        return 0.0
     sizes = {("F", j): size for j, size in enumerate(costs.activations)}
     sizes |= {(of, j + 1): size for of in GRADIENT for j, size in enumerate(costs.gradients)}
     crossings = {

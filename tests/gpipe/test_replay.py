@@ -1,7 +1,6 @@
 """`replay` of messages, breakdowns, and timelines; tests/test_simulate.py has the closed forms."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -13,14 +12,16 @@ from repro.gpipe.schedule.timeline import Span, Timeline
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
 
-def timed(name, K, M, checkpoint, duration=lambda kind, _stage: UNIT[kind], transfer: Any = 0.0):
-    return replay(make_schedule(name, K, M, checkpoint), duration, transfer)
+def timed(
+    name, K, M, checkpoint, duration=lambda kind, _stage: UNIT[kind], crossing=lambda *_: Crossing()
+):
+    return replay(make_schedule(name, K, M, checkpoint), duration, crossing)
 
 
 def test_messages_take_time_one_after_the_other():
     """F takes 1 second and its message 3, so the second message waits for the first."""
     by_kind = timed(
-        "gpipe", 2, 1, "never", transfer=lambda kind, _stage: Crossing(0.5 if kind == "F" else 0.25)
+        "gpipe", 2, 1, "never", crossing=lambda kind, _stage: Crossing(0.5 if kind == "F" else 0.25)
     )
     assert by_kind.step_time == 1 + 0.5 + 1 + 2 + 0.25 + 2
     forwards = make_schedule("gpipe", 2, 3, "never").forward_only()
@@ -48,7 +49,10 @@ EXTRAS = (
         (("gpipe", 2, 16, "always"), {"bubble": 3 / 67, "recompute": 16 / 67}),
         (("zb-h1", 4, 8, "never"), {"computation": 24 / 27, "bubble": 3 / 27, "update": 0}),
         (("gpipe", 2, 8, "never", lambda *_: 1.0), {"imbalance": 0}),
-        (("gpipe", 2, 4, "never", lambda *_: 1.0, 1.0), {"transfer": 4 / 24, "imbalance": 0}),
+        (
+            ("gpipe", 2, 4, "never", lambda *_: 1.0, lambda *_: Crossing(latency=1.0)),
+            {"transfer": 4 / 24, "imbalance": 0},
+        ),
         (
             ("gpipe", 2, 1, "never", lambda _kind, stage: 1.5 - stage),
             {"imbalance": 0, "transfer": 0},

@@ -94,7 +94,10 @@ def test_every_schedule_passes_its_check_and_recomputes_one_micro_batch_at_a_tim
 @given(of_any_kind(), st.lists(st.floats(0.1, 5), min_size=7, max_size=7))
 def test_happens_before(schedule, seconds):
     K = len(schedule.ranks)
-    timeline = replay(schedule, lambda kind, _stage: UNIT[kind], transfer=0.25, update=seconds[:K])
+    late = Crossing(latency=0.25)
+    timeline = replay(
+        schedule, lambda kind, _stage: UNIT[kind], lambda *_: late, update=seconds[:K]
+    )
     spans = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
     assert len(spans) == K + sum(map(len, schedule.orders))
     message = 0.25 if K > 1 else 0.0

@@ -42,7 +42,7 @@ class _Sends(NamedTuple):
 def replay(
     schedule: Schedule,
     duration: Callable[[str, int], float],
-    transfer: float | Callable[[str, int], Crossing] = 0.0,
+    crossing: Callable[[str, int], Crossing] = lambda _kind, _stage: Crossing(),
     setup: Sequence[float] = (),
     update: Sequence[float] = (),
 ) -> Timeline:
@@ -54,7 +54,7 @@ def replay(
     Args:
         schedule: what each rank does, in order.
         duration: (kind, stage) -> seconds of that work of one micro-batch.
-        transfer: seconds of latency of every message, or a function (kind, stage) of what made it.
+        crossing: (kind, stage) of what makes a message -> how long it takes; by default no time.
         setup: seconds of each stage before its rank can begin; by default 0.
         update: seconds of each rank's U; by default 0. A U of 0 seconds has no span.
 
@@ -62,8 +62,6 @@ def replay(
         DeadlockError: if some actions can never start. The message names the blocked ones.
     """
     K = len(schedule.orders)
-    same = Crossing(latency=0.0 if callable(transfer) else transfer)
-    crossing = transfer if callable(transfer) else lambda _kind, _stage: same
     clock = _Clock(schedule, duration, crossing)
     setup_spans = []
     for stage, seconds in enumerate(setup):
