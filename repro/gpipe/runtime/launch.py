@@ -23,6 +23,7 @@ from repro.gpipe.runtime import health
 from repro.gpipe.runtime.group import Group, initialise, on_this_host
 from repro.gpipe.runtime.heartbeats import INTERVAL, Failure
 from repro.gpipe.runtime.processes import NAME
+from repro.gpipe.runtime.store import FolderStore
 
 _GRACE = 5.0  # seconds in which a stage has to end once all results are there
 _NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it imports the main file
@@ -90,7 +91,7 @@ def _wait_for_all(group: Group) -> None:
 
 
 def _child(
-    rank: int, world: int, store: dist.Store, fn: Callable[..., Any], args: tuple[Any, ...]
+    rank: int, world: int, store: FolderStore, fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     """Run the function in a stage process and deliver its result."""
     result = pickle.dumps(fn(*args))
