@@ -209,11 +209,8 @@ def make_schedule(
             f"stages={stages}: must be a multiple of stages_per_rank={stages_per_rank}"
         )
     K = stages // stages_per_rank
-    if kind.interleaved:
-        orders = [kind.order(rank, K, micro_batches, stages_per_rank) for rank in range(K)]
-    else:
-        orders = [kind.order(rank, K, micro_batches) for rank in range(K)]
-    orders = [_with_recompute(order, checkpoint) for order in orders]
+    counts = (K, micro_batches, stages_per_rank) if kind.interleaved else (K, micro_batches)
+    orders = [_with_recompute(kind.order(rank, *counts), checkpoint) for rank in range(K)]
     limit = KEPT * K if kind.ready else None
     schedule = Schedule(name, stages, micro_batches, checkpoint, orders, kind.late, limit)
     if not kind.ready:
