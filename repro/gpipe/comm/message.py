@@ -118,9 +118,9 @@ class Form:
         return sum(meta.nbytes for meta in self.tensors)
 
     @cached_property
-    def constants(self) -> str:
-        """Text of what is no tensor. It tells 1 from True, which are equal."""
-        return repr(self.skeleton)
+    def facts(self) -> tuple[object, ...]:
+        """All of it, to be compared; of what is no tensor its text, since 1 and True are equal."""
+        return self.tensors, self.sharing, repr(self.skeleton)
 
 
 @dataclass(slots=True)
@@ -182,7 +182,7 @@ class Forms:
     ) -> Message:
         """A message of a flattened tree."""
         last, form = self._last.get(key), Form.of(tensors, skeleton)
-        if last is not None and form == last and form.constants == last.constants:
+        if last is not None and form.facts == last.facts:
             return Message(tensors, last)
         if crosses:
             _refuse_uncrossable(tensors, skeleton)
