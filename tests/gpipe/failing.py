@@ -8,7 +8,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -76,52 +78,37 @@ def train(how: str, kind: str, stage: int, when: str) -> None:
     raise AssertionError("nothing went wrong")
 
 
-def part(when: str, *calls: str) -> None:
-    """What each of two ranks does."""
-    call = calls[dist.get_rank()]
-    pipe = pipeline() if call != "no Pipeline" else None
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """On the last stage it calls a collective, to which the first stage cannot come."""
+    value = nn.functional.mse_loss(outputs, targets)
+    dist.all_reduce(value.detach().clone())
+    return value
+
+
+def call(when: str, *of_ranks: str) -> None:
+    """Each rank makes its calls, such as `train save`; one without any makes no Pipeline."""
+    calls: dict[str, Callable[[Pipeline], object]] = {
+        "nothing": lambda _: None,
+        "train": lambda pipe: pipe.train_step(*DATA),
+        "evaluate": lambda pipe: pipe.evaluate(*DATA),
+        "save": lambda pipe: pipe.save(Path(when).with_name("checkpoint")),
+        "collective": lambda pipe: pipe.train_step(*DATA[:2], loss),
+        "rest": lambda _: time.sleep(1.2),  # for a sign of life
+        "stop": lambda _: WRONG["stop"](),  # nobody is left to notice but the launcher
+    }
+    names = of_ranks[dist.get_rank()].split()
+    pipe: Any = pipeline(len(of_ranks)) if names else None
     time.sleep(1.2)  # for a sign of life, and for the slowest rank
     goes_wrong_now(when)
-    if pipe is not None and call != "nothing":
-        {"train": pipe.train_step, "evaluate": pipe.evaluate}[call](*DATA)
-
-
-def apart(when: str) -> None:
-    """The second of two ranks does what the first one does not, and each waits for the other."""
-    pipe = pipeline()
-    pipe.train_step(*DATA)
-    time.sleep(1.2)
-    goes_wrong_now(when)
-    pipe.train_step(*DATA)
-    if pipe.is_last:
-        pipe.save(Path(when).with_name("checkpoint"))
-    pipe.train_step(*DATA)
-
-
-def collective(when: str) -> None:
-    """The loss of the last stage calls a collective, to which the first stage cannot come."""
-
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        value = nn.functional.mse_loss(outputs, targets)
+    for name in names:
         goes_wrong_now(when)
-        dist.all_reduce(value.detach().clone())
-        return value
-
-    pipeline().train_step(*DATA[:2], loss)
+        calls[name](pipe)
 
 
 def lingering() -> int:
     """Leaves a thread behind that keeps the interpreter."""
     threading.Thread(target=time.sleep, args=(1e6,), name="writer").start()
     return 7
-
-
-def alone(when: str) -> None:
-    """The only stage stops, and nobody is left to notice but the launcher."""
-    pipeline(1).train_step(*DATA)
-    time.sleep(1.2)
-    goes_wrong_now(when)
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def resumed(how: str, folder: str) -> None:

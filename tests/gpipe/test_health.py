@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from failing import STAGES, alone, apart, collective, part, train
+from failing import STAGES, call, train
 from leftovers import processes, program, until
 
 from repro.gpipe import launch
@@ -63,13 +63,13 @@ OTHER_CALL = "rank 1 waits for an evaluation, rank 0 sent a training step: every
 OTHER_OBJECT = "rank 1 waits for an object, rank 0 sent a training step: every rank must make"
 STOPPED = r"stage 0, .* of step 0 when last heard of: no sign of life for 7 s"
 IN_LOSS = r"stage 1, R1 of step 0 in all_reduce of loss \(failing.py, line \d+\)"
-WAITING: dict[str, tuple[Any, tuple[str, ...], int, str]] = {
-    "a rank without a Pipeline": (part, ("nothing", "no Pipeline"), 2, ENDED),
-    "a rank that ends": (part, ("train", "nothing"), 2, ENDED),
-    "a rank that evaluates": (part, ("train", "evaluate"), 2, OTHER_CALL),
-    "a rank that saves": (apart, (), 2, OTHER_OBJECT),
-    "a collective in the loss": (collective, (), 2, IN_LOSS),
-    "a stop of all": (alone, (), 1, STOPPED),
+WAITING = {  # the calls of each rank, and what is said of them
+    "a rank without a Pipeline": (("nothing", ""), ENDED),
+    "a rank that ends": (("train", "nothing"), ENDED),
+    "a rank that evaluates": (("train", "evaluate"), OTHER_CALL),
+    "a rank that saves": (("train train", "train save train"), OTHER_OBJECT),
+    "a collective in the loss": (("collective", "collective"), IN_LOSS),
+    "a stop of all": (("train rest stop",), STOPPED),
 }
 
 
@@ -77,23 +77,22 @@ WAITING: dict[str, tuple[Any, tuple[str, ...], int, str]] = {
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[StageError, float]]:
     """The error of each, and the seconds until then; all of them wait at the same time."""
 
-    def one(case: tuple[Any, tuple[str, ...], int, str], when: Path) -> tuple[StageError, float]:
-        fn, calls, stages, _ = case
+    def one(name: str) -> tuple[StageError, float]:
+        calls, when = WAITING[name][0], folder / name
         with pytest.raises(StageError) as caught:
-            launch(fn, str(when), *calls, stages=stages)
+            launch(call, str(when), *calls, stages=len(calls))
         return caught.value, seconds_since(when)
 
     folder = tmp_path_factory.mktemp("when")
     with ThreadPoolExecutor(len(WAITING)) as pool:
-        found = pool.map(one, WAITING.values(), [folder / name for name in WAITING])
-        return dict(zip(WAITING, found, strict=True))
+        return dict(zip(WAITING, pool.map(one, WAITING), strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WAITING)
 def test_ranks_that_would_wait_for_ever(name: str, ended: dict[str, tuple[StageError, float]]):
     error, seconds = ended[name]
-    assert re.search(WAITING[name][3], str(error)), error
+    assert re.search(WAITING[name][1], str(error)), error
     assert seconds < LIMIT * heartbeats.crowding()
     assert "\n" not in error.failure.text
 
@@ -164,7 +163,7 @@ def test_torchrun_restarts_and_a_script_goes_on_from_its_checkpoint(tmp_path: Pa
 def test_a_launch_that_has_returned_under_torchrun(tmp_path: Path):
     """The process waits for the results of the others, so no connection shows that it is done."""
     when = tmp_path / "when"
-    with ranks(tmp_path, "part", str(when), "train", "nothing", world=2) as (first, _):
+    with ranks(tmp_path, "call", str(when), "train", "nothing", world=2) as (first, _):
         said = first.communicate(timeout=50)[1]
         assert seconds_since(when) < LIMIT * heartbeats.crowding() + 3  # and the process's end
     assert re.search(ENDED, said), said
