@@ -1,26 +1,25 @@
 """A step with inf or nan, or one that fails, changes nothing; its cause is named on every rank."""
 
 from functools import partial
-from itertools import count
-from math import inf
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from checkpoints import model, stepped
-from compare import gradients_of, same, snapshot
-from examples import refused
+from compare import gradients_of, same
+from examples import WIDTH, M, Means, N, linear, refused
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from repro.gpipe import NonFiniteError, Pipeline, Weighted, launch
 from repro.gpipe.exact.nonfinite import refuse_nonfinite
+from repro.gpipe.runtime.status import status
 
-WIDTH, N, M, LAYERS = 5, 10, 4, 4
+LAYERS = 4
 BAD = 1  # the micro-batch that goes wrong, of examples 3 to 5
 # added to the layer's index, it is that layer's order
-HOW = {"forward": 0.0, "backward": 0.25, "summed": 0.5}
+HOW = {"forward": 0.0, "backward": 0.25, "summed": 0.5, "F raises": 0.75, "R raises": 0.875}
 LOSS = -2.0
 ORDERS = [("forward", 0), ("forward", 2), ("backward", 1), ("backward", 3)]
 ORDERS += [("loss", 0), ("inputs", 0), ("targets", 0), ("summed", 1)]
@@ -46,23 +45,17 @@ class Link(nn.Module):
 
     def __init__(self, index: int) -> None:
         super().__init__()
-        self.index = index
-        self.linear = spectral_norm(nn.Linear(WIDTH, WIDTH))
-        self.norm = nn.BatchNorm1d(WIDTH, momentum=None)
-        self.drop = nn.Dropout(0.3)
-        self.shift = nn.Parameter(torch.zeros(WIDTH))
-        self.register_buffer("mean", torch.zeros(WIDTH))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-        self.mean: Tensor
-        self.calls: Tensor
+        self.index, self.shift = index, nn.Parameter(torch.zeros(WIDTH))
+        norm = nn.BatchNorm1d(WIDTH, momentum=None)
+        self.inner = nn.Sequential(spectral_norm(linear()), norm, nn.Dropout(0.3), Means())
 
     def forward(self, value: Tensor) -> Tensor:
         order, x = value[:, :1], value[:, 1:]
         ordered = {kind: bool((order == self.index + how).any()) for kind, how in HOW.items()}
-        self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
-        self.calls = self.calls + 1
-        shift = spoilt(self.shift, 3e38) if ordered["summed"] else self.shift
-        x = self.drop(self.norm(self.linear(x))).tanh() + shift + self.mean
+        x = self.inner(x).tanh()
+        if status.action and ordered.get(f"{status.action.kind} raises"):
+            raise RuntimeError("not today")
+        x = x + (spoilt(self.shift, 3e38) if ordered["summed"] else self.shift)
         x = spoilt(x, float("inf")) if ordered["backward"] else x
         return torch.cat([order, x * float("inf") if ordered["forward"] else x], dim=1)
 
@@ -216,44 +209,19 @@ def test_what_is_named():
     refuse_nonfinite(module, None)
 
 
-class Faulty(nn.Module):
-    """Fails from a chosen call on."""
-
-    fails_at = inf
-
-    def __init__(self):
-        super().__init__()
-        self.calls = count(1)  # no number, which recomputation would find as before
-
-    def forward(self, x):
-        if next(self.calls) >= self.fails_at:
-            raise RuntimeError("not today")
-        return x
-
-
-@pytest.mark.parametrize("fails_at", [3, 5], ids=["third F", "R"])
-def test_a_step_that_fails_leaves_no_trace(fails_at):
-    """The next step is as if it had not been: running statistics and gradients are as they were."""
-    faulty, x = Faulty(), torch.randn(N, 3, 5, 4, generator=torch.Generator().manual_seed(0))
-    step = x, 2.0 * x, nn.functional.mse_loss
-    norms = [nn.BatchNorm2d(3), nn.BatchNorm2d(3)]
-    for norm in norms:  # gradients to which a step adds
-        norm.weight.grad = torch.ones(3)
-    pipes = [
-        Pipeline([nn.Sequential(norm, layer)], 1, M, device="cpu")
-        for norm, layer in zip(norms, (faulty, nn.Identity()), strict=True)
-    ]
-    given: Any = norms[0].weight.grad
-    before = snapshot(norms[0])
-    faulty.fails_at = fails_at
-    with pytest.raises(RuntimeError, match="not today"):
-        pipes[0].train_step(*step)
-    assert same(before, norms[0].state_dict())
-    assert norms[0].weight.grad is given
-    assert given.tolist() == [1.0] * 3
-    assert (norms[0].momentum, len(norms[0]._forward_hooks)) == (0.1, 0)
-    faulty.fails_at = inf
-    for pipe in pipes:
-        pipe.train_step(*step)
-    assert same(norms[0].state_dict(), norms[1].state_dict())
-    assert same(gradients_of(norms[0]), gradients_of(norms[1]))
+@pytest.mark.parametrize("kind", ["forward", "F raises", "R raises"])
+def test_a_step_that_fails_leaves_no_trace(kind):
+    """The next step is as if it had not been: it adds to the gradients that there were."""
+    pipe, good = (pipeline(1, "gpipe", "always", 1) for _ in range(2))
+    for each in (pipe, good):
+        each.train_step(*batch(), loss_fn)
+    given = [p.grad for p in pipe.parameters()]
+    hooks = [len(module._forward_hooks) for module in pipe.module.modules()]
+    with pytest.raises((NonFiniteError, RuntimeError), match=r"not today|inf or nan"):
+        pipe.train_step(*batch(kind, n=2), loss_fn)
+    assert all(p.grad is its for p, its in zip(pipe.parameters(), given, strict=True))
+    assert [len(module._forward_hooks) for module in pipe.module.modules()] == hooks
+    for each in (pipe, good):
+        each.train_step(*batch(seed=1), loss_fn)
+    assert same(pipe.module.state_dict(), good.module.state_dict())
+    assert same(gradients_of(pipe.module), gradients_of(good.module))

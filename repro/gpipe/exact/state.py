@@ -50,7 +50,8 @@ class LayerState(Guard):
         # Losses may take turns, and a user may have added attributes and buffers.
         counts = [len(vars(module)) + len(module._buffers) for module in self._layers.modules]
         tree = self._layers.tree_number, *self._layers.of_loss, *counts
-        if self._tree != tree:
+        self._first = self._tree != tree
+        if self._first:
             self._tree = tree
             self._places = [*self._all()]
             self._elsewhere = self._held_by_two_stages()
@@ -59,14 +60,16 @@ class LayerState(Guard):
             self._frozen: list[Any] = [_ABSENT] * len(self._places)
             self._versions: dict[int, int] = {}  # of tensors by place; those of inference have none
             self._shared: list[int] = []  # places of what is changed in place, and no tensor
+            self._found: list[int] = []  # places that a comparison of values has found
             if len(self._moving) > 2 * len(self._places):
                 self._moving = {k: place for k, place in self._moving.items() if k in self._known}
-        self._first = self._recomputes = False
+        self._recomputes = False
         self._left: dict[int, dict[tuple[int, str], Tensor]] = {}
         self._passed = ""
         memo: dict[int, Any] = {}
         written: list[tuple[Tensor, Tensor]] = []
-        for k in self._changed():  # by the user, or by a step that counted
+        # By the user, or by a step that counted. A write through .data is no change of version.
+        for k in dict.fromkeys([*self._changed(), *self._found]):
             mapping, name = self._places[k]
             value, frozen = mapping.get(name, _ABSENT), self._frozen[k]
             if value is self._values[k] and k in self._versions and _is_alike(value, frozen):
@@ -116,7 +119,9 @@ class LayerState(Guard):
         self._left.clear()
         if self._passed:
             return Finding(Outcome.REFUSED, self._passed)
-        changed = [self._places[k] for k in self._changed(closely=self._first)]
+        found = self._changed(closely=self._first)
+        self._found += [k for k in found if self._first and k not in self._found]
+        changed = [self._places[k] for k in found]
         changed += self._made() if self._first else []
         new = {(id(mapping), name): (mapping, name) for mapping, name in changed}
         new = {key: place for key, place in new.items() if key not in self._moving}
