@@ -6,9 +6,12 @@ as_plain(trained[split], plain(*split))
 same_bits(trained[split], trained[alone])
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -26,7 +29,7 @@ from repro.gpipe.core.compare import step_without_pipeline
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.loss import Weighted
 from repro.gpipe.exact import rng
-from repro.gpipe.exact.batchnorm import BATCH_NORMS, owns
+from repro.gpipe.exact.batchnorm import owns
 from repro.gpipe.tree import flatten, split
 
 SEED = 7
@@ -75,60 +78,62 @@ def optimizer_of(
     return what.optimizer(groups) if parameters or what.scaled else None
 
 
-def diverges(first: float, last: float) -> bool:
-    """Whether training ends here, since later steps would be inf in plain PyTorch too."""
-    return last > 30 * max(first, 1.0)
+def train(what: Model, pipe: Any, own_part: Callable[[Any], Any]) -> Trained:
+    """The user's loop, with a Pipeline or with the unsplit model; on a part of each mini-batch."""
+    initial = snapshot(pipe.module)
+    optimizer = optimizer_of(what, pipe.module)
+    scaler = pipe.grad_scaler(**SCALER) if what.scaled else None
+    own_loop = what.accumulates or what.clip is not None
+    losses, result, x, y = [], None, None, None
+    for step, batch in enumerate(what.batches):
+        what.prepare(step, pipe.module)
+        optimizer = optimizer_of(what, pipe.module, optimizer)
+        x, y = map(own_part, batch)
+        if own_loop and (step % 2 == 0 or not what.accumulates):
+            pipe.module.zero_grad()
+        used = None if own_loop else optimizer
+        result = pipe.train_step(x, y, what.loss, used, trace=True, scaler=scaler)
+        losses.append(result.loss)
+        losses += [] if scaler is None else [scaler.get_scale()]
+        if what.clip is not None:
+            losses.append(pipe.clip_grad_norm_(*what.clip).item())
+            assert losses[-1] > 2 * what.clip[0], "it is clipped"
+        if own_loop and optimizer is not None and (step % 2 or not what.accumulates):
+            optimizer.step()
+        if result.loss > 30 * max(losses[0], 1.0):
+            break  # later steps would be inf in plain PyTorch too
+    assert result is not None
+    gradients, state = gradients_of(pipe.module), snapshot(pipe.module)
+    evaluation = pipe.evaluate(x, y, what.loss).loss
+    return Trained(losses, evaluation, initial, state, gradients, result.timeline)
 
 
 def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -> Trained:
     """This process's part of a training, which leaves the user's inputs and generators alone."""
     what = model(name)
+    batches = deepcopy(what.batches)
     small_buckets = mock.patch.object(replicas, "BUCKET", 200)  # bytes: a weight, or two biases
     with over(config.transport) as transport, regions(what), small_buckets:
         before_all = generator_states()
         how = replace(config, transport=transport).arguments
         pipe = Pipeline(what.layers, **how, device=device, seed=SEED)
-        initial = snapshot(pipe.module)
-        optimizer = optimizer_of(what, pipe.module)
-        scaler = pipe.grad_scaler(**SCALER) if what.scaled else None
-        losses, result, x, y = [], None, None, None
-        for step, (inputs, targets) in enumerate(what.batches):
-            what.prepare(step, pipe.module)
-            optimizer = optimizer_of(what, pipe.module, optimizer)
-            x, y = (split(t, config.replicas)[pipe.replica] for t in (inputs, targets))
-            before = [t.clone() for t in flatten(x)[0]]
-            own_loop = what.accumulates or what.clip is not None
-            if own_loop and (step % 2 == 0 or not what.accumulates):
-                pipe.module.zero_grad()
-            used = None if own_loop else optimizer
-            result = pipe.train_step(x, y, what.loss, used, trace=True, scaler=scaler)
-            losses.append(result.loss)
-            losses += [] if scaler is None else [scaler.get_scale()]
-            if what.clip is not None:
-                losses.append(pipe.clip_grad_norm_(*what.clip).item())
-            if own_loop and optimizer is not None and (step % 2 or not what.accumulates):
-                optimizer.step()
-            in_region = torch.is_autocast_enabled("cpu")
-            assert in_region == (what.autocast is not None), "the user's region was left"
-            assert all(map(torch.equal, before, flatten(x)[0])), "the user's inputs were changed"
-            if diverges(losses[0], result.loss):
-                break
-        gradients, state = gradients_of(pipe.module), snapshot(pipe.module)
-        evaluation = pipe.evaluate(x, y, what.loss).loss
+        found = train(what, pipe, lambda tree: split(tree, config.replicas)[pipe.replica])
         pipe.close()
         assert generator_states() == before_all, "the user's generators were moved"
-    assert result is not None
-    return Trained(losses, evaluation, initial, state, gradients, result.timeline)
+        in_region = torch.is_autocast_enabled("cpu")
+        assert in_region == (what.autocast is not None), "the user's region was left"
+    inputs = [flatten(tree)[0] for tree in (batches, what.batches)]
+    assert all(map(torch.equal, *inputs)), "the user's inputs were changed"
+    return found
 
 
 @contextmanager
 def statistics_moved_once(model: nn.Module) -> Iterator[None]:
     """Let each norm's running statistics move by all that goes into it inside, at once."""
-    names = "running_mean", "running_var", "num_batches_tracked"
-    own = [m for m in model.modules() if m.training and owns(m, names[0])]
-    norms: list[Any] = [norm for norm in own if norm._buffers[names[0]] is not None]
+    norms: list[Any] = [m for m in model.modules() if m.training and owns(m, "running_mean")]
+    norms = [norm for norm in norms if norm.running_mean is not None]
+    before = [deepcopy(norm._buffers) for norm in norms]
     seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}
-    before = {norm: [getattr(norm, name).clone() for name in names] for norm in norms}
 
     def note(norm: Any, args: tuple[Tensor, ...]) -> None:
         if norm.track_running_stats:
@@ -138,74 +143,68 @@ def statistics_moved_once(model: nn.Module) -> Iterator[None]:
     yield
     for hook in hooks:
         hook.remove()
-    for norm in norms:
-        if not seen[norm]:
-            continue
-        if isinstance(norm, BATCH_NORMS):
-            count = before[norm][2] + 1
-            factor = 1.0 / count if norm.momentum is None else norm.momentum
-            inputs = torch.cat([x.transpose(0, 1).flatten(1) for x in seen[norm]], dim=1)
-            mean, variance = inputs.mean(1), inputs.var(1)
-            getattr(norm, names[2]).copy_(count)
-        else:  # an instance norm takes the mean of its examples' statistics
-            factor = norm.momentum or 0.0
-            inputs = torch.cat([x.flatten(2) for x in seen[norm]])
-            mean, variance = inputs.mean(2).mean(0), inputs.var(2).mean(0)
-        for old, new, name in zip(before[norm], (mean, variance), names, strict=False):
-            getattr(norm, name).copy_(old + factor * (new - old))
+    for norm, buffers in zip(norms, before, strict=True):
+        if seen[norm]:
+            norm._buffers.update(buffers)
+            norm(torch.cat(seen[norm]))
 
 
-def plain(name: str | int, config: PipelineConfig) -> Trained:
-    """The unsplit model in plain PyTorch, given the same micro-batches and random numbers."""
-    what, step = model(name), 0
-    whole = nn.Sequential(*(build(layer, n, SEED, CPU) for n, layer in enumerate(what.layers)))
-    initial = snapshot(whole)
-    M = config.micro_batches
-    # GPipe's backwards add up gradients from the last micro-batch to the first.
-    order = range(M)[::-1] if config.schedule.startswith("gpipe") else range(M)
-    optimizer = optimizer_of(what, whole)
-    scaler = torch.amp.GradScaler("cpu", enabled=what.scaled, **SCALER)
+class Unsplit:
+    """The unsplit model in plain PyTorch, with the methods of a Pipeline.
 
-    def scaled_loss(outputs: Any, targets: Any) -> Tensor:
-        return scaler.scale(what.loss(outputs, targets))
+    It is given the micro-batches and the random numbers that the Pipeline would have.
+    """
 
-    losses: list[float] = []
-    mini_batches: list[Any] = []
-    for step, batch in enumerate(what.batches):
-        what.prepare(step, whole)
-        optimizer = optimizer_of(what, whole, optimizer)
-        mini_batches = [*zip(*(split(t, config.replicas) for t in batch), strict=True)]
-        former = gradients_of(whole) if what.accumulates and step % 2 else {}
-        given: Any = {"seed": SEED, "step": step, "order": order}
-        loss_fn = Weighted(scaled_loss, len) if what.scaled else what.loss
-        given["region"] = lambda: regions(what)
-        with statistics_moved_once(whole):
-            loss, problem = step_without_pipeline(whole, mini_batches, M, loss_fn, **given)
+    def __init__(self, what: Model, config: PipelineConfig) -> None:
+        layers = (build(layer, n, SEED, CPU) for n, layer in enumerate(what.layers))
+        self.module, self.step, self.config = nn.Sequential(*layers), 0, config
+        self.region, self.grad_scaler = partial(regions, what), partial(torch.amp.GradScaler, "cpu")
+
+    def run(self, inputs: Any, targets: Any, loss_fn: Any, seed: int, order: Any) -> float:
+        """The loss of a mini-batch, whose gradients are set."""
+        parts = zip(*(split(tree, self.config.replicas) for tree in (inputs, targets)), strict=True)
+        given: Any = {"seed": seed, "step": self.step, "order": order, "region": self.region}
+        M = self.config.micro_batches
+        loss, problem = step_without_pipeline(self.module, [*parts], M, loss_fn, **given)
         assert not problem
-        loss /= scaler.get_scale()
-        losses.append(loss)
-        for key, parameter in whole.named_parameters():
+        return loss
+
+    def train_step(
+        self, inputs: Any, targets: Any, loss_fn: Any, optimizer: Any, *, scaler: Any, **_: Any
+    ) -> SimpleNamespace:
+        M = self.config.micro_batches
+        # GPipe's backwards add up gradients from the last micro-batch to the first.
+        order = range(M)[::-1] if self.config.schedule.startswith("gpipe") else range(M)
+        former = gradients_of(self.module) if optimizer is None else {}
+        scaler = scaler or self.grad_scaler(enabled=False)
+        if scaler.is_enabled():
+            loss_fn = Weighted(lambda *given, of=loss_fn: scaler.scale(of(*given)), len)
+        with statistics_moved_once(self.module):
+            loss = self.run(inputs, targets, loss_fn, SEED, order) / scaler.get_scale()
+        for key, parameter in self.module.named_parameters():
             if (before := former.get(key)) is not None:
                 added = parameter.grad
                 parameter.grad = before if added is None else before + added
-        if what.clip is not None:
-            norm = nn.utils.clip_grad_norm_(whole.parameters(), *what.clip)
-            assert norm > 2 * what.clip[0], "it is clipped"
-            losses.append(norm.item())
-        if optimizer is not None and (step % 2 or not what.accumulates):
+        if optimizer is not None:
             scaler.step(optimizer)
             scaler.update()
-        losses += [scaler.get_scale()] if what.scaled else []
-        if diverges(losses[0], loss):
-            break
-    gradients, state = gradients_of(whole), snapshot(whole)
-    step += 1
-    seed = rng.hashed(SEED, step, rng.EVALUATION, 0)
-    with torch.no_grad():
-        of_last = whole.eval(), mini_batches, M, what.loss
-        given = {"seed": seed, "step": step, "order": (), "region": lambda: regions(what)}
-        evaluation, _ = step_without_pipeline(*of_last, **given)
-    return Trained(losses, evaluation, initial, state, gradients)
+        self.step += 1
+        return SimpleNamespace(loss=loss, timeline=None)
+
+    def clip_grad_norm_(self, *limit: float) -> Tensor:
+        return nn.utils.clip_grad_norm_(self.module.parameters(), *limit)
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Any, targets: Any, loss_fn: Any) -> SimpleNamespace:
+        self.module.eval()
+        seed = rng.hashed(SEED, self.step, rng.EVALUATION, 0)
+        return SimpleNamespace(loss=self.run(inputs, targets, loss_fn, seed, ()))
+
+
+def plain(name: str | int, config: PipelineConfig) -> Trained:
+    """The same training without a Pipeline."""
+    what = model(name)
+    return train(what, Unsplit(what, config), lambda tree: tree)
 
 
 def train_all(cases: Sequence[Case], device: str | None) -> list[Trained | None]:
