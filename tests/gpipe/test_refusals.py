@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, partial
-from itertools import count
 from typing import Any
 
 import pytest
@@ -163,18 +162,13 @@ def test_a_loss_that_names_a_weight_of_another_stage():
 
 
 def test_a_loss_does_not_use_layers_of_an_earlier_stage_of_its_rank():
-    early, late = [linear(), linear()]
-    layers: Any = [early, late]
+    early, late = layers = [linear(), linear()]
     pipe = Pipeline(layers, 1, 2, device="cpu", balance="uniform", **TWO_STAGES)
-
-    def loss_with(layer: Any) -> Any:
-        return lambda outputs, targets: MSE(outputs, targets) * layer.in_features
-
-    pipe.train_step(X, Y, loss_with(linear()))
     words = "loss_fn: uses Linear of the model, and other stages run layers of it"
-    refused(words, pipe.train_step, X, Y, loss_with(early))
+    refused(words, pipe.train_step, X, Y, lambda *both: MSE(*both) * early.in_features)
     refused(words, pipe.train_step, X, Y, lambda *both: MSE(*both) * layers[0].in_features)
-    pipe.train_step(X, Y, lambda *both: MSE(*both) + layers[1].weight.square().sum())
+    for own in (lambda: late.in_features, lambda: layers[1].weight.square().sum()):
+        pipe.train_step(X, Y, lambda *both, own=own: MSE(*both) + own())
 
 
 HELD = linear()
@@ -232,35 +226,29 @@ def test_what_needs_no_values_still_works():
     assert all(p.device.type == "meta" for p in model[1].parameters())
 
 
-@pytest.mark.parametrize("value", [None, {"x": None}])
-def test_a_layer_that_returns_no_tensor(value: Any):
-    pipe = Pipeline([linear, layer(lambda _: value)], 1, 2, device="cpu")
-    for call in (pipe.train_step, pipe.evaluate):
-        refused("the last layer returned .*, which holds no tensor", call, X, Y, MSE)
-    pipe = Pipeline([layer(lambda _: value), linear], 1, 2, device="cpu", **TWO_STAGES)
-    words = "a layer returned .* at a stage boundary, which holds"
-    refused(words, pipe.train_step, X, Y, MSE)
+LEARNS = torch.ones((), requires_grad=True)
+RETURNED = "the last layer returned .*, which holds no tensor"
 
 
-VIEW = layer(lambda x: (x, x[:, 1:3]), linear_first=True)
-WRITES = layer(lambda pair: pair[0].mul_(2.0) + pair[1].sum(-1, keepdim=True))
-
-
-def test_a_layer_that_writes_to_one_of_two_views():
-    pipe = Pipeline([VIEW, WRITES], 1, 2, device="cpu", balance="uniform", **TWO_STAGES)
-    words = r"tensor 0 of what enters it, and another one there .*clone\(\)"
-    refused(words, pipe.train_step, X, Y, MSE)
-
-
-def test_what_no_update_would_reach():
-    """A tensor that learns and is no parameter; outputs that require a gradient in R alone."""
-    scale, calls = torch.ones((), requires_grad=True), count()
-    scaled = layer(lambda x: x * scale, linear_first=True)
-    pipe = Pipeline([scaled, linear], 1, 2, device="cpu", **TWO_STAGES)
-    refused("requires a gradient and is no parameter", pipe.train_step, X, Y, MSE)
-    detached = layer(lambda x: x if next(calls) % 2 else x.detach(), linear_first=True)
-    pipe = Pipeline([detached, linear], 1, 3, device="cpu", **TWO_STAGES)
-    refused("stage 0: its outputs are not the same", pipe.train_step, X, Y, MSE)
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (lambda x: x, lambda _: None, RETURNED),
+        (lambda x: x, lambda _: {"x": None}, RETURNED),
+        (lambda _: None, lambda x: x, "a layer returned .* at a stage boundary, which holds"),
+        (
+            lambda x: (x, x[:, 1:3]),
+            lambda pair: pair[0].mul_(2.0) + pair[1].sum(-1, keepdim=True),
+            r"tensor 0 of what enters it, and another one there .*clone\(\)",
+        ),
+        (lambda x: x * LEARNS, lambda x: x, "requires a gradient and is no parameter"),
+    ],
+)
+def test_layers_whose_step_is_refused(first: Any, second: Any, words: str):
+    layers = [layer(first, linear_first=True), layer(second)]
+    pipe = Pipeline(layers, 1, 2, device="cpu", balance="uniform", **TWO_STAGES)
+    for call in (pipe.train_step, pipe.evaluate) if words == RETURNED else (pipe.train_step,):
+        refused(words, call, X, Y, MSE)
 
 
 class TooWideError(ValueError):
