@@ -177,6 +177,10 @@ def frozen_linear() -> nn.Module:
     return linear().requires_grad_(False)
 
 
+def compiled() -> Any:
+    return torch.compile(linear(), backend="aot_eager")
+
+
 def in_place() -> nn.Module:
     return nn.ReLU(inplace=True)
 
@@ -492,6 +496,7 @@ def model(name: str) -> Model:
         ),
         "cast": lambda: Model(cast(), [batch()] * 4, optimizer=sharpened, autocast=torch.bfloat16),
         "norms": norms,
+        "compiled": lambda: Model([compiled, nn.Tanh, linear], [batch()] * 3),
         "accumulated": lambda: Model(nested(), [batch()] * 4, accumulates=True),
         "clipped": lambda: Model(tied(), [batch()] * 3, clip=(0.1, 2.0)),
         "clipped by the largest": lambda: Model(tied(), [batch()] * 3, clip=(0.03, torch.inf)),

@@ -35,32 +35,6 @@ class Stepwise(nn.Module):
         return self.work(self, value)
 
 
-def detached_at_first(layer: Stepwise, x: Tensor) -> Tensor:
-    y = layer.inner(x)
-    return y if layer.on else y.detach()
-
-
-def detached_later(layer: Stepwise, x: Tensor) -> Tensor:
-    y = layer.inner(x)
-    return y.detach() if layer.on else y
-
-
-def in_place_later(layer: Stepwise, x: Tensor) -> Tensor:
-    if layer.on:
-        x.mul_(0.5)
-    return x + layer.inner(x)
-
-
-def thawed_inside(layer: Stepwise, x: Tensor) -> Tensor:
-    """A layer that decides itself whether it is trained."""
-    layer.inner.requires_grad_(layer.on)
-    return layer.inner(x)
-
-
-def one_of_two(layer: Stepwise, pair: tuple[Tensor, Tensor]) -> Tensor:
-    return layer.inner(pair[layer.on])
-
-
 def time_first(module: nn.Module, x: Tensor) -> Tensor:
     """A recurrent layer on transposed views, on which torch computes then."""
     return module(x.transpose(0, 1))[0].transpose(0, 1)
@@ -128,7 +102,8 @@ def two_heads(draw: random.Random, wide: int) -> list[nn.Module]:
     since, alternating = draw.randint(1, STEPS - 1), draw.random() < 0.7
     heads = nn.ModuleList(nn.Linear(wide, wide) for _ in range(2))
     both = Around(heads, lambda m, x: (m[0](x), m[1](x)))
-    return [both, *between, Stepwise(one_of_two, wide, since, alternating)]
+    one = Stepwise(lambda s, pair: s.inner(pair[s.on]), wide, since, alternating)
+    return [both, *between, one]
 
 
 BLOCKS: dict[str, Blocks] = {
@@ -143,11 +118,12 @@ BLOCKS: dict[str, Blocks] = {
     "recurrent": recurrent,
     "encoder": encoder,
     "spectral norm": lambda _, wide: [parametrizations.spectral_norm(nn.Linear(wide, wide))],
-    "detached at first": stepwise(detached_at_first),
-    "detached later": stepwise(detached_later),
+    "detached at first": stepwise(lambda s, x: s.inner(x) if s.on else s.inner(x).detach()),
+    "detached later": stepwise(lambda s, x: s.inner(x).detach() if s.on else s.inner(x)),
     "dropped": stepwise(lambda s, x: x if s.on else x + s.inner(x)),
-    "in place later": writing(stepwise(in_place_later)),
-    "thawed inside": stepwise(thawed_inside),
+    "in place later": writing(stepwise(lambda s, x: (x.mul_(0.5) if s.on else x) + s.inner(x))),
+    # A layer that decides itself whether it is trained.
+    "thawed inside": stepwise(lambda s, x: s.inner.requires_grad_(s.on)(x)),
     "two heads": two_heads,
     "view pair": lambda *_: [
         Apply(lambda x: (x, x[..., 1:3])),

@@ -89,6 +89,7 @@ GROUPS = {
         "tokens": [*SOME[:1], config(3, "never"), config(3), *REPLICAS],
         **dict.fromkeys(("branches", "accumulated"), REPLICAS),
         "norms": [*SOME[:3], *SPLIT, *REPLICAS],
+        "compiled": SOME[:1],
         "counting loss": [*SOME[:1], config(2, "never")],
     },
     "loops": {name: [*CUTS, *SPLIT[:1], *REPLICAS[:2]] for name in LOOPS},

@@ -8,11 +8,12 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -206,15 +207,10 @@ def test_what_a_library_removes_at_exit_is_removed(temporary, monkeypatch):
 # Other users of this machine.
 
 
-def listening(pid: int) -> set[str]:
-    """Where a process listens for TCP, as `<address>:<port>` in the kernel's hexadecimal."""
-    sockets = set()
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            sockets.add(str(path.readlink()))
-    files = [Path("/proc/net") / name for name in ("tcp", "tcp6")]
-    lines = [line.split() for file in files for line in file.read_text().splitlines()[1:]]
-    return {line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
+def listening() -> set[tuple[str, int]]:
+    """Where this process listens for TCP: addresses and ports."""
+    connections = psutil.Process().net_connections("tcp")
+    return {(*each.laddr,) for each in connections if each.status == psutil.CONN_LISTEN}
 
 
 def hold(folder: str) -> set[str]:
@@ -222,7 +218,7 @@ def hold(folder: str) -> set[str]:
     dist.barrier()
     Path(folder, f"{dist.get_rank()}").touch()
     until(Path(folder, "go").exists, 50)
-    return {place.rpartition(":")[0] for place in listening(os.getpid())}
+    return {address for address, _ in listening()}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who listens")
@@ -230,12 +226,12 @@ def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path, temporary: Pat
     """Neither to read heartbeats nor to post a failure; for gloo see docs/cluster.md."""
     launch(os.getpid, stages=1)  # the server of processes keeps a folder
     kept = list(temporary.iterdir())
-    before = listening(os.getpid())
+    before = listening()
     with ThreadPoolExecutor(1) as pool:
         ranks = pool.submit(launch, hold, str(tmp_path), stages=2)
         try:
             until(lambda: len(list(tmp_path.iterdir())) == 2, 50)
-            assert listening(os.getpid()) == before, "the launcher has a store without an address"
+            assert listening() == before, "the launcher has a store without an address"
             modes = [folder.stat().st_mode & 0o777 for folder in temporary.iterdir()]
             assert modes == [0o700] * (len(kept) + 1), "one more, for this user alone"
         finally:
@@ -243,4 +239,4 @@ def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path, temporary: Pat
     assert list(temporary.iterdir()) == kept
     addresses = set[str]().union(*ranks.result())
     assert addresses
-    assert addresses <= {"0100007F", "00000000000000000000000001000000"}, "loopback alone"
+    assert addresses <= {"127.0.0.1", "::1"}, "loopback alone"

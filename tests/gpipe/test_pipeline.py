@@ -115,20 +115,6 @@ def test_outputs_that_have_no_row_for_each_example_are_not_predicted(beside):
     )
 
 
-@pytest.mark.slow
-def test_compiled_layers_have_the_same_bits_with_and_without_recomputation():
-    states = []
-    for checkpoint in ("always", "never"):
-        torch.manual_seed(0)
-        layers = [torch.compile(linear(), backend="aot_eager"), nn.Tanh()]
-        pipe = Pipeline(layers, 1, 2, device="cpu", checkpoint=checkpoint)
-        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
-        for _ in range(3):
-            pipe.train_step(*batch(), MSE, optimizer)
-        states.append(pipe.module.state_dict())
-    assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items())
-
-
 def test_timelines_have_every_span_in_schedule_order():
     """With 1F1B at most K - j micro-batches are between F and B on stage j; with GPipe's all M."""
     cases = [("nested", PipelineConfig(3, 4, balance="uniform", schedule=s)) for s in KINDS]

@@ -48,24 +48,6 @@ OTHERS: dict[str, Callable[[nn.Sequential], object]] = {
 }
 
 
-def other_layers(case: str) -> dict[str, str]:
-    """What a step and a save say where the first stage has other layers; then training goes on."""
-    pipe = Pipeline([linear, linear], 2, M, balance=[1, 1], device="cpu")
-    x, y = batch()
-    before = pipe.train_step(x, y, MSE).loss
-    layers = dict(pipe.module.named_children())
-    if pipe.is_first:
-        OTHERS[case](pipe.module)
-    folder = Path(tempfile.gettempdir(), "unwritten")
-    found = {f"step, {case}": said(lambda: pipe.train_step(x, y, MSE))}
-    found[f"save, {case}"] = said(lambda: pipe.save(folder))
-    pipe.module._modules.clear()
-    pipe.module._modules.update(layers)
-    assert pipe.train_step(x, y, MSE).loss == before
-    pipe.close()
-    return found
-
-
 def refusals() -> dict[str, str]:
     """What each of two ranks says; the same Pipelines go on where they can."""
     rank, (x, y), found = dist.get_rank(), batch(), {}
@@ -87,6 +69,16 @@ def refusals() -> dict[str, str]:
     found["clips late"] = said(lambda: pipe.clip_grad_norm_(1.0))
     scaler = pipe.grad_scaler(init_scale=8.0 + rank)
     found["scales differ"] = said(lambda: pipe.train_step(x, y, MSE, optimizer, scaler=scaler))
+    before, folder = pipe.train_step(x, y, MSE).loss, Path(tempfile.gettempdir(), "unwritten")
+    for case, change in OTHERS.items():
+        layers = dict(pipe.module.named_children())
+        if pipe.is_first:
+            change(pipe.module)
+        found[f"step, {case}"] = said(lambda: pipe.train_step(x, y, MSE))
+        found[f"save, {case}"] = said(lambda: pipe.save(folder))
+        pipe.module._modules.clear()
+        pipe.module._modules.update(layers)
+        assert pipe.train_step(x, y, MSE).loss == before
     pipe.close()
     found["transport"] = said(lambda: pipeline(transport="tcp"))
     found["unlike"] = said(lambda: pipeline(seed=rank))
@@ -94,8 +86,6 @@ def refusals() -> dict[str, str]:
     flickers = Pipeline(layers, 2, 2, balance=[1, 1], device="cpu")
     found["flickers"] = said(lambda: flickers.train_step(x[:4], y[:4], MSE))
     found["weights of another stage"] = said(layers.state_dict)
-    for case in OTHERS:
-        found |= other_layers(case)
     return found
 
 
