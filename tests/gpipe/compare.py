@@ -191,7 +191,7 @@ class Unsplit:
         self.step += 1
         return SimpleNamespace(loss=loss, timeline=None)
 
-    def clip_grad_norm_(self, *limit: float) -> Tensor:
+    def clip_grad_norm_(self, *limit: Any) -> Tensor:
         return nn.utils.clip_grad_norm_(self.module.parameters(), *limit)
 
     @torch.no_grad()

@@ -26,23 +26,19 @@ def linear() -> nn.Module:
 
 
 class Drawing(nn.Module):
-    """Draws from Python's and NumPy's global generators."""
+    """Draws from Python's and NumPy's global generators; in its first step only if told so."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x * (0.5 + random.random()) + float(np.random.rand()) + random.gauss(0.0, 0.1)
-
-
-class Sometimes(nn.Module):
-    """Draws from Python and NumPy, but not in its first step."""
-
-    def __init__(self) -> None:
+    def __init__(self, *, at_first: bool = True) -> None:
         super().__init__()
+        self.at_first = at_first
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         self.calls: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        return x + (random.random() + float(np.random.rand()) if self.calls > M else 0.0)
+        if self.calls <= M and not self.at_first:
+            return x
+        return x * (0.5 + random.random()) + float(np.random.rand()) + random.gauss(0.0, 0.1)
 
 
 class Means(nn.Module):
@@ -72,22 +68,6 @@ class Means(nn.Module):
         self.calls = getattr(self, "calls", 0) + 1
         x = x + self.late / self.calls
         return x + self.in_place * self.by_data - self.reassigned * self.every_other / self.count
-
-
-def drawing() -> list[Layer]:
-    """Layers that draw from generators other than torch's."""
-    return [linear, Drawing, lambda: nn.Dropout(0.3), Sometimes, linear]
-
-
-def changing() -> list[Layer]:
-    """Layers whose forward changes buffers."""
-    return [
-        linear,
-        Means,
-        lambda: spectral_norm(nn.Linear(WIDTH, WIDTH)),
-        lambda: nn.BatchNorm1d(WIDTH),
-        Means,
-    ]
 
 
 class Apply(nn.Module):
@@ -159,7 +139,7 @@ def _join(value: tuple) -> Tensor:
 def nested() -> list[Layer]:
     """Deterministic layers with nested boundaries, an in-place layer and one without parameters."""
     middle = [lambda: Around(linear(), _middle)] * 2
-    return [linear, layer(_fork), *middle, layer(_join), in_place, linear]
+    return [linear, layer(_fork), *middle, layer(_join), lambda: nn.ReLU(True), linear]
 
 
 def noisy() -> list:
@@ -173,16 +153,12 @@ def noisy() -> list:
     ]
 
 
-def frozen_linear() -> nn.Module:
-    return linear().requires_grad_(False)
-
-
 def compiled() -> Any:
     return torch.compile(linear(), backend="aot_eager")
 
 
-def in_place() -> nn.Module:
-    return nn.ReLU(inplace=True)
+def frozen_linear() -> nn.Module:
+    return linear().requires_grad_(False)
 
 
 def _same(value: tuple[Tensor, dict[str, Tensor]]) -> Tensor:
@@ -199,10 +175,6 @@ def _mixed(x: Tensor) -> tuple:
 def _use_mixed(value: tuple) -> Tensor:
     x, positive, integer, constant, scalar = value
     return x * positive + integer * x + constant + scalar
-
-
-def classes() -> nn.Module:
-    return nn.Linear(WIDTH, CLASSES)
 
 
 def _slope(x: Tensor) -> Tensor:
@@ -287,12 +259,6 @@ def amplified(x: Tensor) -> Tensor:
     return x
 
 
-def amplifying() -> list[Layer]:
-    """With a large scale of the loss, gradients of the first layers are inf, of the last finite."""
-    quarter = [lambda: Around(linear(), lambda m, x: m(x) / 4)]
-    return [*quarter, layer(amplified), *quarter, nn.Tanh, nn.Identity]
-
-
 class Branches(nn.Module):
     """Takes one way for positive first inputs, another for negative ones, and never a third.
 
@@ -310,11 +276,6 @@ class Branches(nn.Module):
         if x[0, 0] > 0:
             return self.first(x) + 0.0 * self.dead
         return self.second(x)
-
-
-def cast() -> list[Layer]:
-    """Whichever way these are cut, bfloat16 crosses a boundary where they are autocast."""
-    return [linear, twice, Island, lambda: nn.LayerNorm(WIDTH), linear, twice]
 
 
 class CheckedNorm(nn.BatchNorm2d):
@@ -377,18 +338,8 @@ def double_batch() -> tuple[Tensor, ...]:
     return tuple(t.double() for t in batch())
 
 
-def momentum(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """One that tells no gradient from a gradient of zeros."""
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.1)
-
-
-def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """One that makes whole steps of the last bits of a gradient."""
-    return torch.optim.AdamW(parameters, lr=0.01)
-
-
-def sharpened(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return Sharpened(parameters, lr=0.3)
+# It tells no gradient from a gradient of zeros.
+MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.1)
 
 
 @dataclass(frozen=True)
@@ -396,7 +347,7 @@ class Model:
     layers: Sequence[Layer]
     batches: Sequence[tuple[Any, ...]]  # one mini-batch for each step
     loss: Callable[[Any, Any], Tensor] = nn.functional.mse_loss
-    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = momentum
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = MOMENTUM
     autocast: torch.dtype | None = None  # of the region that the user's loop is inside of
     # What the user's program does before a step to its layers, which are named by their index.
     prepare: Callable[[int, nn.Sequential], None] = lambda _step, _layers: None
@@ -421,11 +372,6 @@ def changed(path: str, change: Callable[[nn.Module], Any]) -> Callable[[int, nn.
 
 def ones_as_weight(layer: nn.Module) -> None:
     layer.weight = nn.Parameter(torch.ones(WIDTH, WIDTH).double())
-
-
-def replaceable() -> list[Layer]:
-    """Two layers for each of two stages; the last one is frozen until it is thawed."""
-    return doubled([linear, nn.Tanh, lambda: nn.Sequential(linear(), nn.Tanh()), frozen_linear])
 
 
 REPLACED = {
@@ -471,42 +417,69 @@ def of_the_paper(name: str) -> Model:
     return Model(made.layers, [made.batch(N, n) for n in range(3)], made.loss)
 
 
+QUARTER = layer(lambda x: x / 4, linear_first=True)
+MODELS: dict[str, Callable[[], Model]] = {
+    "nested": lambda: Model(nested(), [batch()] * 3),
+    "noisy": lambda: Model(doubled(noisy()), [double_batch()] * 3),
+    # Layers that draw from generators other than torch's; Adam makes whole steps of the last bits
+    # of a gradient.
+    "drawing": lambda: Model(
+        [linear, Drawing, lambda: nn.Dropout(0.3), partial(Drawing, at_first=False), linear],
+        [batch()] * 4,
+        drawing_loss,
+        partial(torch.optim.AdamW, lr=0.01),
+    ),
+    # Layers whose forward changes buffers.
+    "changing": lambda: Model(
+        doubled(
+            [linear, Means, lambda: spectral_norm(linear()), lambda: nn.BatchNorm1d(WIDTH), Means]
+        ),
+        [double_batch()] * 5,
+    ),
+    "strided": lambda: Model(
+        nested(), [tuple(torch.stack([t, t], -1)[..., 0] for t in batch())] * 2
+    ),
+    "tokens": lambda: Model(
+        [linear, nn.Tanh, lambda: nn.Linear(WIDTH, CLASSES)],
+        token_batches(),
+        Weighted(token_loss, lambda y: (y != PAD).sum()),
+    ),
+    # Whichever way these are cut, bfloat16 crosses a boundary where they are autocast.
+    "cast": lambda: Model(
+        [linear, twice, Island, lambda: nn.LayerNorm(WIDTH), linear, twice],
+        [batch()] * 4,
+        optimizer=partial(Sharpened, lr=0.3),
+        autocast=torch.bfloat16,
+    ),
+    "norms": norms,
+    "compiled": lambda: Model([compiled, nn.Tanh, linear], [batch()] * 3),
+    "accumulated": lambda: Model(nested(), [batch()] * 4, accumulates=True),
+    "clipped": lambda: Model(tied(), [batch()] * 3, clip=(0.1, 2.0)),
+    "clipped by the largest": lambda: Model(tied(), [batch()] * 3, clip=(0.03, torch.inf)),
+    # With a large scale of the loss, gradients of the first layers are inf, of the last finite.
+    "scaled": lambda: Model(
+        [QUARTER, layer(amplified), QUARTER, nn.Tanh, nn.Identity],
+        [batch()] * 6,
+        optimizer=partial(torch.optim.SGD, lr=0.001),
+        autocast=torch.float16,
+        scaled=True,
+    ),
+    "counting loss": lambda: Model([linear, linear], [batch()] * 3, CountingLoss()),
+    "branches": lambda: Model([Branches, nn.Tanh, linear], [branching_batch()] * 3),
+}
+
+
 def model(name: str) -> Model:
     """A model of this module by its name."""
     if name in ("amoebanet-d", "transformer"):
         return of_the_paper(name)
     if name in REPLACED:
+        # Two layers for each of two stages; the last one is frozen until it is thawed.
+        layers = [linear, nn.Tanh, lambda: nn.Sequential(linear(), nn.Tanh()), frozen_linear]
         stateless = partial(torch.optim.SGD, lr=0.05, weight_decay=0.1)  # so it can be made anew
-        batches = [double_batch()] * 4
-        return Model(replaceable(), batches, optimizer=stateless, prepare=REPLACED[name])
+        return Model(
+            doubled(layers), [double_batch()] * 4, optimizer=stateless, prepare=REPLACED[name]
+        )
     if name in CROSSINGS:
         return Model(CROSSINGS[name], [batch()] * 3)
-    return {
-        "nested": lambda: Model(nested(), [batch()] * 3),
-        "noisy": lambda: Model(doubled(noisy()), [double_batch()] * 3),
-        "drawing": lambda: Model(drawing(), [batch()] * 4, drawing_loss, adam),
-        "changing": lambda: Model(doubled(changing()), [double_batch()] * 5),
-        "strided": lambda: Model(
-            nested(), [tuple(torch.stack([t, t], -1)[..., 0] for t in batch())] * 2
-        ),
-        "tokens": lambda: Model(
-            [linear, nn.Tanh, classes],
-            token_batches(),
-            Weighted(token_loss, lambda y: (y != PAD).sum()),
-        ),
-        "cast": lambda: Model(cast(), [batch()] * 4, optimizer=sharpened, autocast=torch.bfloat16),
-        "norms": norms,
-        "compiled": lambda: Model([compiled, nn.Tanh, linear], [batch()] * 3),
-        "accumulated": lambda: Model(nested(), [batch()] * 4, accumulates=True),
-        "clipped": lambda: Model(tied(), [batch()] * 3, clip=(0.1, 2.0)),
-        "clipped by the largest": lambda: Model(tied(), [batch()] * 3, clip=(0.03, torch.inf)),
-        "scaled": lambda: Model(
-            amplifying(),
-            [batch()] * 6,
-            optimizer=partial(torch.optim.SGD, lr=0.001),
-            autocast=torch.float16,
-            scaled=True,
-        ),
-        "counting loss": lambda: Model([linear, linear], [batch()] * 3, CountingLoss()),
-        "branches": lambda: Model([Branches, nn.Tanh, linear], [branching_batch()] * 3),
-    }[name]()
+    return MODELS[name]()

@@ -207,10 +207,10 @@ def test_what_a_library_removes_at_exit_is_removed(temporary, monkeypatch):
 # Other users of this machine.
 
 
-def listening() -> set[tuple[str, int]]:
-    """Where this process listens for TCP: addresses and ports."""
+def listening() -> set[Any]:
+    """Where this process listens for TCP: an `ip` and a `port` each."""
     connections = psutil.Process().net_connections("tcp")
-    return {(*each.laddr,) for each in connections if each.status == psutil.CONN_LISTEN}
+    return {each.laddr for each in connections if each.status == psutil.CONN_LISTEN}
 
 
 def hold(folder: str) -> set[str]:
@@ -218,7 +218,7 @@ def hold(folder: str) -> set[str]:
     dist.barrier()
     Path(folder, f"{dist.get_rank()}").touch()
     until(Path(folder, "go").exists, 50)
-    return {address for address, _ in listening()}
+    return {place.ip for place in listening()}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who listens")
