@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import examples
+import pytest
 import random_networks
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ from examples import Model, generator_states
 from nccl_like import over
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, PipelineConfig, Timeline, launch
+from repro.gpipe import NonFiniteError, Pipeline, PipelineConfig, Timeline, launch
 from repro.gpipe.core import replicas
 from repro.gpipe.core.compare import step_without_pipeline
 from repro.gpipe.core.layers import build
@@ -78,6 +79,17 @@ def optimizer_of(
     return what.optimizer(groups) if parameters or what.scaled else None
 
 
+class Infinite(nn.Module):
+    """A loss that is inf or nan, as its gradients are."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, outputs: Any, targets: Any) -> Tensor:
+        return self.loss(outputs, targets) * torch.inf
+
+
 def train(what: Model, pipe: Any, own_part: Callable[[Any], Any]) -> Trained:
     """The user's loop, with a Pipeline or with the unsplit model; on a part of each mini-batch."""
     initial = snapshot(pipe.module)
@@ -92,6 +104,10 @@ def train(what: Model, pipe: Any, own_part: Callable[[Any], Any]) -> Trained:
         if own_loop and (step % 2 == 0 or not what.accumulates):
             pipe.module.zero_grad()
         used = None if own_loop else optimizer
+        if isinstance(pipe, Pipeline) and step % 2 == 0:
+            infinite = Weighted(Infinite(what.loss), getattr(what.loss, "weight", len))
+            with pytest.raises(NonFiniteError):  # as if it had not been
+                pipe.train_step(x, y, infinite, used)
         result = pipe.train_step(x, y, what.loss, used, trace=True, scaler=scaler)
         losses.append(result.loss)
         losses += [] if scaler is None else [scaler.get_scale()]

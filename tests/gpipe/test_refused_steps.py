@@ -91,34 +91,17 @@ def pipeline(K: int, schedule: str, checkpoint: str, replicas: int) -> Pipeline:
     return Pipeline(layers, K, M, balance="uniform", device="cpu", **how)
 
 
-def optimizer_of(pipe: Pipeline) -> torch.optim.Optimizer:
-    return torch.optim.SGD(pipe.parameters(), lr=0.1, momentum=0.9)
-
-
-def state(pipe: Pipeline, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    found = {key: value.clone() for key, value in pipe.module.state_dict().items()}
-    for n, parts in optimizer.state_dict()["state"].items():
-        found |= {f"{n}.{key}": value.clone() for key, value in parts.items()}
-    return found | {"step": torch.tensor(pipe.engine.step)}
-
-
 def refusals(*how: Any) -> list[str]:
     """What is said of each order; each comes before a good step, the first one before any."""
-    pipe, good = pipeline(*how), pipeline(*how)
-    optimizer, its = optimizer_of(pipe), optimizer_of(good)
-    said = []
+    pipe, said = pipeline(*how), []
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1, momentum=0.9)
     for step, (kind, n) in enumerate(CASES[how]):
         obeys = kind == "summed by all" or pipe.replica == pipe.replicas - 1
-        try:
+        with pytest.raises(NonFiniteError) as caught:
             pipe.train_step(*batch(kind if obeys else "good", n, seed=9), loss_fn, optimizer)
-        except NonFiniteError as error:
-            said.append(str(error))
-        own = batch(seed=step + 10 * pipe.replica)
-        losses = [p.train_step(*own, loss_fn, o).loss for p, o in ((pipe, optimizer), (good, its))]
-        assert losses[0] == losses[1], "as if the refused step had not been"
-        assert same(state(pipe, optimizer), state(good, its))
+        said.append(str(caught.value))
+        pipe.train_step(*batch(seed=step + 10 * pipe.replica), loss_fn, optimizer)
     pipe.close()
-    good.close()
     return said
 
 
@@ -142,12 +125,8 @@ def cause(step: int, K: int, kind: str, n: int, replica: str) -> str:
     return f"step {step}: {what}{which} on {replica}stage {stage} are inf or nan"
 
 
-def test_every_rank_names_the_cause_and_nothing_has_changed():
-    """Weights, optimizer state, statistics, buffers, number of steps, and what follows: to the bit.
-
-    Random state belongs to the step's number, so the next mini-batch draws what the refused one
-    would have drawn.
-    """
+def test_every_rank_names_the_cause():
+    """Nothing has changed: test_compare.py has refused steps in all trainings."""
     ran = launch(everything, stages=4)
     for (K, *how, replicas), orders in CASES.items():
         for found in ran[: K * replicas]:
