@@ -41,6 +41,12 @@ class Drawing(nn.Module):
         return x * (0.5 + random.random()) + float(np.random.rand()) + random.gauss(0.0, 0.1)
 
 
+class Counter:
+    """An object that a layer holds."""
+
+    calls = 0
+
+
 class Means(nn.Module):
     """Exponential averages and counters, changed in each of the ways that people write."""
 
@@ -49,7 +55,8 @@ class Means(nn.Module):
         for name in ("in_place", "by_data", "reassigned", "every_other"):
             self.register_buffer(name, torch.zeros(WIDTH))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("late", None)  # made in the first forward, as `calls` is
+        self.register_buffer("late", None)  # made in the first forward, as both `calls` are
+        self.counter = Counter()
         self.in_place: Tensor
         self.by_data: Tensor
         self.reassigned: Tensor
@@ -66,7 +73,8 @@ class Means(nn.Module):
         self.count = self.count + 1
         self.late = mean if self.late is None else 0.5 * self.late + mean
         self.calls = getattr(self, "calls", 0) + 1
-        x = x + self.late / self.calls
+        self.counter.calls += 1
+        x = x + self.late / (self.calls + self.counter.calls)
         return x + self.in_place * self.by_data - self.reassigned * self.every_other / self.count
 
 

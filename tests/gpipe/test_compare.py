@@ -12,9 +12,10 @@ from compare import as_plain, launch_all, plain, reference, same_bits
 from examples import CROSSINGS, REPLACED, M
 from random_networks import case
 
-from repro.gpipe import LinkSpeed, PipelineConfig
+from repro.gpipe import LinkSpeed, PipelineConfig, Timeline
 from repro.gpipe.comm import shm
-from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES
+from repro.gpipe.schedule.actions import COMPUTE, GRADIENT
+from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, make_schedule
 
 ORDER = "interleaved-1f1b"
 SLOW = LinkSpeed(1e-3, 1e7), LinkSpeed(1e-3, 1e7, overlap=False)
@@ -104,6 +105,23 @@ PART = 25  # networks of one launch
 CHAOTIC = "amoebanet-d"  # tests/models compares its gradients with plain PyTorch in float64
 
 
+def follows_its_schedule(timeline: Timeline, config: PipelineConfig) -> None:
+    """Each rank has done all work in its order, and none before what it needs was there."""
+    stages, held = config.stages * config.stages_per_rank, config.stages_per_rank
+    named = config.schedule, stages, config.micro_batches, config.checkpoint, held
+    for rank, order in enumerate(make_schedule(*named).orders):
+        *spans, last = timeline.on(rank)
+        done = [(s.kind, s.stage, s.micro_batch) for s in spans if s.kind in COMPUTE]
+        ordered = sorted if SCHEDULES[config.schedule].ready else list
+        assert ordered(done) == ordered(order)
+        assert last.kind == "U"
+    ends = {(s.kind, s.stage, s.micro_batch): s.end for s in timeline.spans}
+    for span in timeline.spans:
+        needed = span.stage + (1 if span.kind in GRADIENT else -1)
+        if span.kind in ("F", *GRADIENT) and 0 <= needed < stages:
+            assert span.start >= ends[span.kind, needed, span.micro_batch]
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_bits_of_one_device_which_trains_as_plain_pytorch(group):
     cases = [(name, each) for name, configs in GROUPS[group].items() for each in configs]
@@ -111,6 +129,7 @@ def test_the_bits_of_one_device_which_trains_as_plain_pytorch(group):
     trained = launch_all([*references, *cases])
     for name, each in cases:
         same_bits(trained[name, each], trained[name, reference(each)], (name, each))
+        follows_its_schedule(trained[name, each].timeline, each)
     for name, each in references:
         found = trained[name, each]
         if name != CHAOTIC:

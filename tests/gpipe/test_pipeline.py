@@ -1,24 +1,21 @@
 """What a pipeline does apart from training: evaluation, timelines, memory; layers of odd kinds."""
 
 import time
-from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from compare import launch_all
 from examples import WIDTH, batch, layer, linear, refused
 from torch import nn
 
-from repro.gpipe import LinkSpeed, Pipeline, PipelineConfig, launch
+from repro.gpipe import LinkSpeed, Pipeline, launch
 from repro.gpipe.comm import shm
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core import memory
 
 MSE = nn.functional.mse_loss
 SLOW = LinkSpeed(latency=0.005, bytes_per_second=1e6)
-KINDS = ("gpipe", "1f1b")
 
 
 def foreign() -> tuple[set[str], float]:
@@ -113,28 +110,6 @@ def test_outputs_that_have_no_row_for_each_example_are_not_predicted(beside):
     refused(
         "^predict: the last layer returns .*; return tensors with a row", pipe.predict, batch()[0]
     )
-
-
-def test_timelines_have_every_span_in_schedule_order():
-    """With 1F1B at most K - j micro-batches are between F and B on stage j; with GPipe's all M."""
-    cases = [("nested", PipelineConfig(3, 4, balance="uniform", schedule=s)) for s in KINDS]
-    for (_, config), found in launch_all(cases).items():
-        timeline = found.timeline
-        assert timeline is not None
-        for j in range(3):
-            spans = timeline.on(j)
-            kinds = [f"{s.kind}{s.micro_batch}" for s in spans if s.kind in "FRB"]
-            if config.schedule == "gpipe":
-                assert kinds == "F0 F1 F2 F3 R3 B3 R2 B2 R1 B1 R0 B0".split()
-            assert spans[-1].kind == "U"
-            live = accumulate({"F": 1, "R": 0, "B": -1}[kind[0]] for kind in kinds)
-            assert max(live) == (3 - j if config.schedule == "1f1b" else 4)
-        ends = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
-        for (kind, j, i), span in ends.items():
-            if kind == "F" and j:
-                assert span.start >= ends["F", j - 1, i].end
-            if kind == "B" and j < 2:
-                assert span.start >= ends["B", j + 1, i].end
 
 
 @pytest.mark.parametrize("checkpoint", ["always", "never"])

@@ -121,18 +121,18 @@ class LayerState(Guard):
             return Finding(Outcome.REFUSED, self._passed)
         found = self._changed(closely=self._first)
         self._found += [k for k in found if self._first and k not in self._found]
-        changed = [self._places[k] for k in found]
-        changed += self._made() if self._first else []
+        made = self._made() if self._first else []
+        changed = [self._places[k] for k in found] + made
         new = {(id(mapping), name): (mapping, name) for mapping, name in changed}
         new = {key: place for key, place in new.items() if key not in self._moving}
-        if not (new and self._recomputes):
-            return None
-        self._moving |= new
-        made = [place for key, place in new.items() if key not in self._known]
-        self._known |= new.keys()
+        # What the first step makes is there when a later one begins.
+        self._known |= {(id(mapping), name) for mapping, name in made}
         self._places += made
         self._values += [_ABSENT for _ in made]
         self._frozen += [_ABSENT for _ in made]
+        if not (new and self._recomputes):
+            return None
+        self._moving |= new
         return Finding(Outcome.AGAIN)
 
     @torch.no_grad()
