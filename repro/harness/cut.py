@@ -62,18 +62,6 @@ def forward_flops(counter: Counter, inputs: Tree) -> list[int]:
     return [sum(op.flops for op in counter.layer(n, inputs).ops) for n in range(len(counter))]
 
 
-class TimedCuts:
-    """Cuts by measured time: the first run of a cut measures it, and later ones share it."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, tuple[int, ...]] = {}
-
-    def of(self, spec: RunSpec) -> tuple[int, ...] | None:
-        return self._counts.get(_key(spec)) if spec.balance == "time" else None
-
-    def add(self, spec: RunSpec, counts: Sequence[int]) -> None:
-        self._counts[_key(spec)] = tuple(counts)
-
-
-def _key(spec: RunSpec) -> str:
+def cut_key(spec: RunSpec) -> str:
+    """Equal for runs that are cut alike. By measured time, the first one is cut for all of them."""
     return canonical(spec.model_dump(mode="json", include=_OF_CUT))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from repro.gpipe.runtime.group import torchrun
 from repro.harness.contention import CpuShare
-from repro.harness.cut import TimedCuts
+from repro.harness.cut import cut_key
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
@@ -112,7 +112,7 @@ class Rounds:
     show_done: ShowDone
     _replaced: set[str] = field(default_factory=set)  # whose first new round replaces the old ones
     _failed: set[str] = field(default_factory=set)
-    _cuts: TimedCuts = field(default_factory=TimedCuts)
+    _cuts: dict[str, tuple[int, ...]] = field(default_factory=dict)  # by `cut_key`
 
     def measure(self) -> None:
         """Measure and record one round after the other; later rounds leave out runs that failed."""
@@ -123,7 +123,7 @@ class Rounds:
         for run in runs.values():
             earlier = journal.rounds_of(run.id)
             if earlier and run.id not in self._replaced:
-                self._cuts.add(run.spec, earlier[-1].records[run.id]["balance"])
+                self._cuts[cut_key(run.spec)] = tuple(earlier[-1].records[run.id]["balance"])
         for number, members in enumerate(planned, start=1):
             if all(run.id in self._failed for run in members):
                 return
@@ -252,7 +252,7 @@ class Rounds:
 
     def _reported(self, run: PlannedRun, found: Result | Status) -> Result | Status:
         if isinstance(found, Result):
-            self._cuts.add(run.spec, found.record.balance)
+            self._cuts[cut_key(run.spec)] = tuple(found.record.balance)
             self.reporter.advance(run)
         else:
             self.reporter.fail(run, found, self.workers.logs)
@@ -265,7 +265,8 @@ class Rounds:
         read = not earlier and spec.fidelity != "emulated"
         device = machine.device if spec.fidelity in TIMED else "cpu"
         order = len(self.plan.journal.rounds)
-        return Request(spec, self._cuts.of(spec), read, device, order)
+        cut = self._cuts.get(cut_key(spec)) if spec.balance == "time" else None
+        return Request(spec, cut, read, device, order)
 
 
 def workers_for(plans: Sequence[Plan], results: Path) -> Workers:

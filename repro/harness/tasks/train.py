@@ -22,7 +22,7 @@ import torch
 
 from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.tree import split
-from repro.harness.cut import TimedCuts
+from repro.harness.cut import cut_key
 from repro.harness.request import Request, Result
 from repro.harness.schema import TrainRound
 from repro.harness.statistics import MIN_BLOCKS, decided
@@ -60,13 +60,15 @@ def run(
     those of the first blocks: a run may leave early, see `going_on`.
     """
     trainings: dict[int, Training] = {}
-    cuts = TimedCuts()
+    cuts = {cut_key(each.spec): each.balance for each in requests if each.balance}
     for index, request in enumerate(requests):
         at(index)
         if rank < request.processes:
-            cut = request.balance or cuts.of(request.spec)
+            cut = request.balance
+            if request.spec.balance == "time":  # the first such run measures it
+                cut = cuts.get(cut_key(request.spec))
             trainings[index] = Training(replace(request, balance=cut), rank, groups[index])
-            cuts.add(request.spec, trainings[index].balance)
+            cuts[cut_key(request.spec)] = tuple(trainings[index].balance)
     orders = random.Random(requests[0].order)
     going = [*range(len(requests))]
     gc.disable()  # as timeit does
