@@ -24,6 +24,7 @@ from repro.report.style import MARKERS, grid, model_name, over_m, series_colour
 
 OVER_PLAIN, OVER_ONE = "over plain training", "over one device"
 STEP, IDLE, PEAK = "step (ms)", "idle/total (%)", "peak memory (MiB)"
+MOST = 4  # rows of the figure
 # What a run is divided by, as the fields in which that run differs.
 _BASES: dict[str, dict[str, Any]] = {OVER_PLAIN: PLAIN, OVER_ONE: {"K": 1, "schedule": "gpipe"}}
 # Beside K and M, what makes another row of panels.
@@ -54,12 +55,10 @@ def timed_runs(results: Results, experiment: str, over: str = OVER_PLAIN) -> Fra
     return with_interval(frame, over, estimates)
 
 
-def sweep(frame: Frame, most: int) -> Figure | None:
-    """A row of panels for each of the settings with the most runs.
+def sweep(frame: Frame) -> Figure | None:
+    """A row of panels for each of the `MOST` settings with the most runs.
 
-    Args:
-        frame: of finished runs, with `OVER_PLAIN` and its interval.
-        most: rows.
+    The frame is of finished runs, with `OVER_PLAIN` and its interval.
     """
     frame = frame.assign(setting=told_apart(frame, _SETTINGS))
     frame[STEP], frame[IDLE] = 1e3 * frame["step_s"], 100 * frame["idle_over_total"]
@@ -68,7 +67,7 @@ def sweep(frame: Frame, most: int) -> Figure | None:
     frame["way"] = frame["method"].mask(frame["method"] == "single", frame["schedule"])
     groups = [of for _, of in frame.groupby(["model", "way", "fidelity", "setting"], sort=False)]
     rows = [of for of in groups if of["devices"].max() > 1]
-    rows = sorted(rows, key=len, reverse=True)[:most]
+    rows = sorted(rows, key=len, reverse=True)[:MOST]
     if not rows:
         return None
     # Idle time is not known where a method is not traced.

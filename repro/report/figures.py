@@ -17,7 +17,6 @@ from repro.report.style import save, styled
 from repro.report.texts import FIGURES
 
 Picture = tuple[str, Figure | None, Mapping[str, object]]  # the last fills its caption's braces
-MOST = 4  # settings in a generic figure: those with the most runs
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def draw(results: Results, experiment: str, directory: Path) -> list[Drawn]:
             pictures = report.figures(shown) if hasattr(report, "figures") else ()
         else:
             runs = curves.timed_runs(results, experiment)
-            pictures = [("sweep", curves.sweep(runs[runs["done"]], MOST), {"most": MOST})]
+            pictures = [("sweep", curves.sweep(runs[runs["done"]]), {"most": curves.MOST})]
         for name, figure, values in pictures:
             if figure is not None:
                 path, text = directory / f"{experiment}_{name}.svg", words[name].filled(**values)

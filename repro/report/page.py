@@ -25,7 +25,7 @@ from repro.report.declared import report_of
 from repro.report.first_screen import first_screen
 from repro.report.player import player, rendered
 from repro.report.sections import Section, as_text, section_of, with_code
-from repro.report.table import Table, csv_text
+from repro.report.table import Table, cell, csv_text
 
 STYLES = ("page.css", "first_screen.css")
 _PLACE = ("machine", "scale", "experiment")  # by which runs.csv and rounds.csv are sorted
@@ -106,6 +106,7 @@ class Page:
         return rendered(
             folder / "template.html.j2",
             code=with_code,
+            cell=cell,
             css=Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in STYLES)),
             script=Markup((folder / "page.js").read_text(encoding="utf-8")),
             title=" and ".join(titles) if own else "GPipe, reproduced",

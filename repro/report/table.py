@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from io import StringIO
 from math import isnan
 from pathlib import Path
@@ -62,16 +61,6 @@ class Table:
         body = [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join([f"**{_markdown(self.title)}**", "", *body, "", _markdown(self.note), ""])
 
-    def html(self, first: int = 0, end: int | None = None) -> Markup:
-        """These lines as a table element, in which intervals are small."""
-        heads = "".join(f"<th>{escape(name)}</th>" for name in self.names)
-        lines = [f'<table class="table-{escape(self.name)}">']
-        lines += [f"<thead><tr>{heads}</tr></thead>", "<tbody>"]
-        lines += [
-            f"<tr>{''.join(map(_html, line))}</tr>" for line in self.shown.to_numpy()[first:end]
-        ]
-        return Markup("\n".join([*lines, "</tbody>", "</table>"]))
-
     def write(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for kind, text in (("csv", self.csv()), ("md", self.markdown())):
@@ -123,8 +112,9 @@ def _markdown(text: str) -> str:
     return re.sub(r"([\\|*_~<>`])", r"\\\1", text.replace("\n", " "))
 
 
-def _html(text: str) -> str:
+def cell(text: str) -> Markup:
+    """A cell of the page, in which the ends of an interval are small."""
     if interval := _INTERVAL.fullmatch(text):
         value, ends = interval.groups()
-        return f"<td><b>{value}</b> <small>{ends}</small></td>"
-    return f"<td{' class=long' * (len(text) > _SHORT)}>{escape(text)}</td>"
+        return Markup("<td><b>{}</b> <small>{}</small></td>").format(value, ends)
+    return Markup("<td{}>{}</td>").format(Markup(" class=long" * (len(text) > _SHORT)), text)

@@ -31,7 +31,7 @@ def points_of(axes: Any, fidelity: str) -> list[float]:
 
 
 def test_a_sweep_has_speed_up_step_idle_share_and_memory_of_each_k_beside_the_ideal(own_sweep):
-    figure = curves.sweep(curves.timed_runs(load(own_sweep), "sweep"), 4)
+    figure = curves.sweep(curves.timed_runs(load(own_sweep), "sweep"))
     assert figure is not None
     speedup, step, idle, peak = figure.axes
     legend = speedup.get_legend()
