@@ -44,11 +44,12 @@ def timm_model(
             whole: Any = timm.create_model(variant, num_classes=num_classes)
         except RuntimeError as error:  # timm has no such tag of this model
             raise ValueError(f"{wrong}: {error}") from None
+    kind = type(whole)
     # timm draws the weights of a pruned layer after `init_weights`.
-    if type(whole) is not ResNet or "_pruned" in variant:
+    if kind is not ResNet or "_pruned" in variant:
         raise ValueError(
-            f"{wrong}: a {type(whole).__name__} that is not cut into layers; supported are "
-            f"{SUPPORTED}, unpruned; of any other model write a function that returns its layers, "
+            f"{wrong}: a {kind.__name__} that is not cut into layers; supported are {SUPPORTED}, "
+            "unpruned; of any other model write a function that returns its layers, "
             "import:package.module:function"
         )
     stages = ("layer1", "layer2", "layer3", "layer4")

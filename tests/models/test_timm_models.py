@@ -12,7 +12,7 @@ def made(variant: str, **args: int) -> list[Any]:
     return [factory() for factory in build(f"timm:{variant}", **args).layers]
 
 
-def original(variant: str, **args: int) -> nn.Module:
+def original(variant: str, **args: Any) -> nn.Module:
     import timm
 
     torch.manual_seed(1)
