@@ -42,18 +42,19 @@ class LayerState(Guard):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._tree: tuple[Any, ...] = ()
+        self._dicts: list[dict[str, Any]] = []  # of modules, and of what they hold
         self._places: list[_Place] = []
         self._moving: dict[tuple[int, str], _Place] = {}
         self._elsewhere: dict[int, Any] = {}  # by id, what layers of two stages hold
 
     def begin_step(self, step: Any) -> None:
-        # Losses may take turns, and a user may have added attributes and buffers.
-        counts = [len(vars(module)) + len(module._buffers) for module in self._layers.modules]
-        tree = self._layers.tree_number, *self._layers.of_loss, *counts
-        self._first = self._tree != tree
+        # Losses may take turns, and a user or a good step may have added attributes and buffers.
+        self._first = self._tree != self._tree_now()
         if self._first:
-            self._tree = tree
-            self._places = [*self._all()]
+            held = _held(self._holders())
+            self._dicts = [each for holds in held for each in holds if isinstance(each, dict)]
+            self._tree = self._tree_now()
+            self._places = [*_places(self._holders())]
             self._elsewhere = self._held_by_two_stages()
             self._known = {(id(values), name) for values, name in self._places}
             self._values: list[Any] = [_ABSENT] * len(self._places)
@@ -148,8 +149,11 @@ class LayerState(Guard):
         for mapping, name in self._made():
             mapping.pop(name, None)
 
-    def _all(self) -> Iterator[_Place]:
-        return _places([*self._layers.modules, *self._layers.of_loss])
+    def _holders(self) -> list[Any]:
+        return [*self._layers.modules, *self._layers.of_loss]
+
+    def _tree_now(self) -> tuple[Any, ...]:
+        return self._layers.tree_number, *self._layers.of_loss, *map(len, self._dicts)
 
     def _held_by_two_stages(self) -> dict[int, Any]:
         """Attributes of objects, and dicts, that layers of more than one stage hold."""
@@ -165,7 +169,7 @@ class LayerState(Guard):
 
     def _made(self) -> list[_Place]:
         """Those that were not there when the step began."""
-        return [place for place in self._all() if (id(place[0]), place[1]) not in self._known]
+        return [p for p in _places(self._holders()) if (id(p[0]), p[1]) not in self._known]
 
     def _changed(self, *, closely: bool = False) -> list[int]:
         """Places that hold something else than at the beginning of the step."""
