@@ -93,4 +93,4 @@ def _in_memory(module: nn.Module) -> nn.Module:
 
     copies = {id(p): nn.Parameter(empty(p), p.requires_grad) for p in module.parameters()}
     copies |= {id(b): empty(b) for b in module.buffers()}
-    return deepcopy(module, copies)
+    return deepcopy(module, copies)  # which copies nothing that is among these already
