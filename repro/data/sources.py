@@ -1,6 +1,9 @@
 """Rows of a data set on the Hugging Face Hub, and the rule that divides a data set into parts."""
 
+import socket
 from typing import Any, Literal
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 
@@ -22,6 +25,7 @@ def open_rows(entry: DataSet, train: bool) -> Any:
 
     split = entry.train if train else entry.test
     try:
+        _go_offline_without_a_network()
         return load_dataset(entry.hub, entry.config, split=split, revision=entry.revision)
     except Exception as error:  # of the network, the Hub or the library
         first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
@@ -47,3 +51,19 @@ def is_in(part: Part, count: int, whole: bool, validation: bool) -> np.ndarray:
     if part == "test":
         return is_test
     return is_validation if part == "validation" else ~is_test & ~(is_validation & validation)
+
+
+def _go_offline_without_a_network() -> None:
+    """Put `datasets` into its offline mode for good if the Hub's name cannot be resolved.
+
+    Otherwise it would try for half a minute and print a line for each attempt. In offline mode it
+    takes what was downloaded before, or raises at once.
+    """
+    from datasets import config
+    from huggingface_hub import constants
+
+    try:
+        if not getproxies():
+            socket.getaddrinfo(str(urlsplit(constants.ENDPOINT).hostname), 443)
+    except OSError:
+        constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
