@@ -159,7 +159,7 @@ class MeanLoss:
         shapes = {tensor.shape for tensor in (*tensors, *flatten(self.parts[i])[0])}
         if self._needs_one_shape and len(shapes) > 1:
             self._is_exact = False
-        if self._check is not None and (self._check.always or not self._is_exact):
+        if self._check is not None and not self._is_exact:
             self._check.keep(i, outputs)
         ends = [t.grad_fn for t in tensors]
         versions = [t.is_inference() or t._version for t in tensors]

@@ -40,11 +40,10 @@ class LossCheck:
 
     It is due in the first, second, fourth, eighth step of a loss and so on, so that a mistake that
     begins later is found within twice as many steps. A loss that is known to be exact is not
-    compared, unless `always`.
+    compared.
     """
 
-    def __init__(self, device: torch.device, *, always: bool = False) -> None:
-        self.always = always
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         self._steps: Counter[tuple[Any, ...]] = Counter()  # of each loss, by its code
         self._code: tuple[Any, ...] | None = None

@@ -71,8 +71,7 @@ class Pipeline:
         sample: inputs of one micro-batch, given on the first rank at least, for balance="time".
         allow_nonfinite: do not check whether loss, gradients and weights are finite, neither when
             training nor when saving.
-        check_loss: compare a loss that is not one of torch's with that of the mini-batch, in its
-            first step.
+        check_loss: compare a loss that is not one of torch's with that of the mini-batch.
         check_layers: warn of layers that combine the examples of a batch, in their first step.
         guards: rules of exactness, by the names in docs/notes/guards.md; leave one out to see what
             it costs.
