@@ -88,8 +88,8 @@ def _refuse_lazy(layer: nn.Module, index: int) -> None:
     for name, tensor in _tensors(layer):
         if is_lazy(tensor):
             raise ValueError(
-                f"layers[{index}].{name}: has no values before the layer's first forward, so "
-                "stages would start otherwise; give nn.Linear in place of nn.LazyLinear, say"
+                f"layers[{index}].{name}: has no values before the layer's first forward; give "
+                "nn.Linear in place of nn.LazyLinear, say"
             )
 
 

@@ -8,11 +8,10 @@ micro-batches may have unequal shares. The others divide by the elements or the 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
-from types import FunctionType
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from repro.gpipe.tree import Tree
 
@@ -46,7 +45,7 @@ def terms_of(loss_fn: Any, parts: Sequence[Tree], counts: Sequence[int]) -> Term
     if ignored is None or len(labels) < len(parts):
         return Terms([*map(float, counts)], summed, of_labels=False)
     kept = [part[part != ignored] for part in labels]
-    weight = options["weight"]
+    weight = options.get("weight")
     weights = [float(len(each) if weight is None else weight[each].sum()) for each in kept]
     return Terms(weights, summed, of_labels=True)
 
@@ -59,8 +58,10 @@ def _options(loss_fn: Any) -> dict[str, Any]:
         return vars(loss_fn) | loss_fn._buffers if is_torchs and not hooks else {}
     given = loss_fn.keywords if isinstance(loss_fn, partial) and not loss_fn.args else {}
     function = loss_fn.func if given else loss_fn
-    if not isinstance(function, FunctionType) or function.__module__ != "torch.nn.functional":
+    is_torchs = getattr(function, "__module__", "") == "torch.nn.functional"
+    if not is_torchs or "reduction" not in function.__code__.co_varnames:
         return {}
     is_legacy = given.get("size_average") is not None or given.get("reduce") is not None
-    defaults = {name: each.default for name, each in signature(function).parameters.items()}
+    of_labels = function in (functional.cross_entropy, functional.nll_loss)
+    defaults = {"reduction": "mean"} | ({"ignore_index": -100} if of_labels else {})
     return {} if is_legacy else defaults | given
