@@ -41,12 +41,6 @@ class Drawing(nn.Module):
         return x * (0.5 + random.random()) + float(np.random.rand()) + random.gauss(0.0, 0.1)
 
 
-class Counter:
-    """An object that a layer holds."""
-
-    calls = 0
-
-
 class Means(nn.Module):
     """Exponential averages and counters, changed in each of the ways that people write."""
 
@@ -55,8 +49,7 @@ class Means(nn.Module):
         for name in ("in_place", "by_data", "reassigned", "every_other"):
             self.register_buffer(name, torch.zeros(WIDTH))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("late", None)  # made in the first forward, as both `calls` are
-        self.counter = Counter()
+        self.register_buffer("late", None)  # made in the first forward, as `calls` is
         self.in_place: Tensor
         self.by_data: Tensor
         self.reassigned: Tensor
@@ -73,9 +66,26 @@ class Means(nn.Module):
         self.count = self.count + 1
         self.late = mean if self.late is None else 0.5 * self.late + mean
         self.calls = getattr(self, "calls", 0) + 1
-        self.counter.calls += 1
-        x = x + self.late / (self.calls + self.counter.calls)
+        x = x + self.late / self.calls
         return x + self.in_place * self.by_data - self.reassigned * self.every_other / self.count
+
+
+class Counter:
+    """What a layer holds; it gets an attribute of its own in the first forward."""
+
+    calls = 0
+
+
+class Counted(Means):
+    """Also counts in an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counter = Counter()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.counter.calls += 1
+        return super().forward(x) / self.counter.calls
 
 
 class Apply(nn.Module):
@@ -440,7 +450,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     # Layers whose forward changes buffers.
     "changing": lambda: Model(
         doubled(
-            [linear, Means, lambda: spectral_norm(linear()), lambda: nn.BatchNorm1d(WIDTH), Means]
+            [linear, Means, lambda: spectral_norm(linear()), lambda: nn.BatchNorm1d(WIDTH), Counted]
         ),
         [double_batch()] * 5,
     ),

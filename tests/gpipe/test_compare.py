@@ -129,7 +129,8 @@ def test_the_bits_of_one_device_which_trains_as_plain_pytorch(group):
     trained = launch_all([*references, *cases])
     for name, each in cases:
         same_bits(trained[name, each], trained[name, reference(each)], (name, each))
-        follows_its_schedule(trained[name, each].timeline, each)
+        if group == "every way":  # in others some B has no gradient to compute
+            follows_its_schedule(trained[name, each].timeline, each)
     for name, each in references:
         found = trained[name, each]
         if name != CHAOTIC:
