@@ -162,8 +162,8 @@ def test_a_loss_that_names_a_weight_of_another_stage():
 
 
 def test_a_loss_does_not_use_layers_of_an_earlier_stage_of_its_rank():
-    early, late = linear(), linear()
-    layers: list[Any] = [early, late]
+    layers: list[Any] = [linear(), linear()]
+    early, late = layers
     pipe = Pipeline(layers, 1, 2, device="cpu", balance="uniform", **TWO_STAGES)
     words = "loss_fn: uses Linear of the model, and other stages run layers of it"
     refused(words, pipe.train_step, X, Y, lambda *both: MSE(*both) * early.in_features)
