@@ -142,9 +142,7 @@ class LayerState(Guard):
             mapping, name = self._places[k]
             value, frozen = self._values[k], self._frozen[k]
             if isinstance(value, Tensor) and value.shape == frozen.shape:
-                value.copy_(frozen)
-                if k in self._versions:
-                    self._versions[k] = value._version
+                value.copy_(frozen)  # the next step finds this write by its version
             _put((mapping, name), value, value if isinstance(value, Tensor) else frozen)
         for mapping, name in self._made():
             mapping.pop(name, None)
