@@ -46,7 +46,7 @@ DEEPSPEED = {"library": "deepspeed", "trace": False, "schedule": "1f1b"}
         # Fields and values that only runs of other tasks have.
         ({"task": "fitt"}, ["task = 'fitt': allowed are train, check, fit, ", "mean 'fit'"]),
         ({"memory": 9}, ["memory = 9: a train run has no such field, but a run of simulated or f"]),
-        ({**FIT, "stretch": 2}, ["stretch = 2: a fit run has no such field, but a run of train"]),
+        ({**FIT, "control": 2}, ["control = 2: a fit run has no such field, but a run of train"]),
         ({**FIT, "D": 2}, ["D = 2: must be 1", "(of a fit run)"]),
         ({"task": "learn"}, ["the field training is missing; add it (of a learn run)"]),
         ({"task": "calibrate", "fidelity": "emulated"}, ["fidelity = 'emulated': must be 'mea"]),

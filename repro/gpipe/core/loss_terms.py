@@ -57,7 +57,7 @@ def _options(loss_fn: Any) -> dict[str, Any]:
         hooks = loss_fn._forward_hooks or loss_fn._forward_pre_hooks
         return vars(loss_fn) | loss_fn._buffers if is_torchs and not hooks else {}
     given = loss_fn.keywords if isinstance(loss_fn, partial) and not loss_fn.args else {}
-    function = loss_fn.func if given else loss_fn
+    function: Any = loss_fn.func if given else loss_fn
     is_torchs = getattr(function, "__module__", "") == "torch.nn.functional"
     if not is_torchs or "reduction" not in function.__code__.co_varnames:
         return {}
