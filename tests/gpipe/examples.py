@@ -70,24 +70,6 @@ class Means(nn.Module):
         return x + self.in_place * self.by_data - self.reassigned * self.every_other / self.count
 
 
-class Counter:
-    """What a layer holds; it gets an attribute of its own in the first forward."""
-
-    calls = 0
-
-
-class Counted(Means):
-    """Also counts in an object."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counter = Counter()
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.counter.calls += 1
-        return super().forward(x) / self.counter.calls
-
-
 class Apply(nn.Module):
     """A function as a layer."""
 
@@ -450,7 +432,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     # Layers whose forward changes buffers.
     "changing": lambda: Model(
         doubled(
-            [linear, Means, lambda: spectral_norm(linear()), lambda: nn.BatchNorm1d(WIDTH), Counted]
+            [linear, Means, lambda: spectral_norm(linear()), lambda: nn.BatchNorm1d(WIDTH), Means]
         ),
         [double_batch()] * 5,
     ),

@@ -204,3 +204,32 @@ def test_a_step_that_fails_leaves_no_trace(kind):
         each.train_step(*batch(seed=1), loss_fn)
     assert same(pipe.module.state_dict(), good.module.state_dict())
     assert same(gradients_of(pipe.module), gradients_of(good.module))
+
+
+class Box:
+    """An object that a layer holds."""
+
+    calls = 0
+
+
+class Counting(nn.Linear):
+    """Counts in it; its first forward gives it an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.box = Box()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.box.calls += 1
+        return super().forward(x) / self.box.calls
+
+
+@pytest.mark.parametrize("checkpoint", ["never", "always"])
+def test_a_refused_step_keeps_what_an_earlier_one_made_in_an_object(checkpoint):
+    layer, x = Counting(), torch.ones(4, WIDTH)
+    pipe = Pipeline([layer], 1, 2, device="cpu", checkpoint=checkpoint)
+    for calls in (2, 4):
+        pipe.train_step(x, x, nn.functional.mse_loss)
+        with pytest.raises(NonFiniteError):
+            pipe.train_step(torch.inf * x, x, nn.functional.mse_loss)
+        assert layer.box.calls == calls
