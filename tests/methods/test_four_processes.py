@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from repro.gpipe import Pipeline, PipelineConfig, launch
+from repro.gpipe import Pipeline, PipelineConfig, Weighted, launch
 from repro.gpipe.tree import split
 from repro.methods import make
 from repro.methods.counted import count
@@ -91,7 +91,7 @@ def replicated(sharded: bool, folder: Path) -> dict[str, Any]:
     inputs, targets = (split(tree, 2)[dist.get_rank() // 2] for tree in model.batch(N, 0))
     pipes = [Pipeline(model.layers, 2, 2, replicas=2) for _ in range(2)]
     first, again = optimizers = [adam(pipe.parameters()) for pipe in pipes]
-    data = inputs, targets, model.loss
+    data = inputs, targets, Weighted(model.loss, len)
     results: dict[str, Any] = {}
     results["losses"] = [pipes[0].train_step(*data, first).loss for _ in range(2)]
     pipes[0].save(folder, first)
