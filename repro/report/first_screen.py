@@ -191,7 +191,8 @@ def _sentence(claims: Sequence[Claim], name: str) -> str:
     shown = _shown(claims)
     alike = [claim for claim in reversed(claims) if claim.verdict == shown.verdict]
     shares = [f"{ours_of(claim)} at K = {claim.point[0]}" for claim in alike]
-    return SENTENCES[name].format(how=shown.fidelity, shares=" and ".join(shares))
+    of_all = f"{len(alike)} of {len(claims)}"
+    return SENTENCES[name].format(how=shown.fidelity, shares=" and ".join(shares), of_all=of_all)
 
 
 def _missed(by_exhibit: Mapping[str, Sequence[Claim]]) -> list[str]:
