@@ -216,7 +216,7 @@ def curves(runs: Frame, panels: Mapping[str, dict[str, str]]) -> Figure | None:
     if not len(runs):
         return None
     by_error = any(spec.training.by_error for spec in runs["spec"])
-    page, (row,) = grid(1, len(panels), 2.8)
+    page, (row,) = grid(1, len(panels), 2.8, legend=False)
     for axes, (title, labels) in zip(row, panels.items(), strict=True):
         axes.sharey(row[0])
         for linestyle, (arm, label) in zip(LINES, labels.items(), strict=False):

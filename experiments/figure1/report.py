@@ -190,7 +190,7 @@ def _measured(runs: Frame, arms: Sequence[str], metric: str) -> Frame:
 
 def _drawn(halves: Mapping[str, tuple[Frame, Frame]]) -> Figure:
     """Measured beside quoted, on axes of as many points and as many decades."""
-    page, rows = grid(len(halves), 2, 2.9)
+    page, rows = grid(len(halves), 2, 2.9, legend=False)
     for row, (title, points) in zip(rows, halves.items(), strict=True):
         decades = [log10(each["parameters"].max() / each["parameters"].min()) for each in points]
         for axes, fidelity, each in zip(row, ("measured", "quoted"), points, strict=True):

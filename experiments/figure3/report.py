@@ -119,7 +119,7 @@ def figures(results: Results) -> Iterator[Picture]:
 
 
 def _drawn(seeds: Sequence[Frame]) -> Figure:
-    page, (panels,) = grid(1, 2, 3.6)
+    page, (panels,) = grid(1, 2, 3.6, legend=False)
     for number, (size, line) in enumerate(zip(SIZED, _OURS, strict=True)):
         found = [mean_interval([seed.loc[size, name] for seed in seeds]) for name in TOY]
         points = with_interval(pd.DataFrame(index=range(len(TOY))), "y", found)

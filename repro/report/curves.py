@@ -72,7 +72,7 @@ def sweep(frame: Frame) -> Figure | None:
         return None
     # Idle time is not known where a method is not traced.
     shown = [*pd.concat(rows)[[OVER_PLAIN, STEP, IDLE, PEAK]].dropna(axis=1, how="all")]
-    figure, panels = grid(len(rows), len(shown), 2.6)
+    figure, panels = grid(len(rows), len(shown), 2.6, legend=False)
     for line, of in zip(panels, rows, strict=True):
         _over_m(dict(zip(shown, line, strict=True)), of.sort_values("M"))
     for name, column in zip(shown, zip(*panels, strict=True), strict=True):

@@ -13,7 +13,7 @@ from matplotlib.path import Path as Outline
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.text import percent, seconds
-from repro.report.style import BELOW, IDLE, KIND_WORDS, KINDS, SOFT, grid
+from repro.report.style import IDLE, KIND_WORDS, KINDS, SOFT, grid
 
 _HEIGHT = 0.78  # of a row
 
@@ -85,4 +85,4 @@ def _legend(figure: Figure, timelines: list[Timeline]) -> None:
     kinds = [kind for kind in KINDS if kind in present]
     handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in kinds]
     handles.append(Patch(facecolor=IDLE, edgecolor=SOFT, linewidth=0.4, label="idle"))
-    figure.legend(handles=handles, loc=BELOW, ncols=len(handles))
+    figure.legend(handles=handles, loc="lower center", ncols=len(handles))

@@ -60,7 +60,6 @@ FIDELITIES = {
 QUOTED = FIDELITIES["quoted"]
 # A 95 % interval has caps. The range of a simulated number has none: one of ten cases exceeds it.
 MODEL_ERROR = {"ecolor": "#222222", "capsize": 0, "elinewidth": 1.2}
-BELOW = "outside lower center"  # where a legend of the whole figure is
 THEORY = "#222222"  # the ideal, nobody's run: lines, and bars that are not filled
 
 
@@ -73,10 +72,28 @@ def model_name(model: str) -> str:
     return MODELS.get(model, model)
 
 
-def grid(rows: int, columns: int, height: float) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of README width and its panels; `height` of a row in inches, with its labels."""
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(9, rows * height + 0.4), squeeze=False, layout="constrained"
+def grid(
+    rows: int, columns: int, height: float, *, gap: float = 0.8, legend: bool = True
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of README width and its panels, in inches.
+
+    Args:
+        height: of every row, with what is above and below it.
+        gap: between two rows, for ticks, a label and a title.
+        legend: whether there is one under the last row.
+    """
+    wide, tall, below = 9, rows * height + 0.4, 0.9 if legend else 0.55
+    left, right, top, between = 0.75, 0.15, 0.35, 0.75
+    figure, axes = plt.subplots(rows, columns, figsize=(wide, tall), squeeze=False)
+    panel_height = (tall - top - below - gap * (rows - 1)) / rows
+    panel_width = (wide - left - right - between * (columns - 1)) / columns
+    figure.subplots_adjust(
+        left=left / wide,
+        right=1 - right / wide,
+        bottom=below / tall,
+        top=1 - top / tall,
+        hspace=gap / panel_height,
+        wspace=between / panel_width,
     )
     return figure, [list(line) for line in axes]
 
@@ -116,7 +133,7 @@ def legend_below(figure: Figure, *panels: Axes) -> None:
     for axes in panels:
         found, labels = axes.get_legend_handles_labels()
         handles = dict(zip(labels, found, strict=True)) | handles
-    figure.legend([*handles.values()], [*handles], loc=BELOW, ncols=len(handles))
+    figure.legend([*handles.values()], [*handles], loc="lower center", ncols=len(handles))
 
 
 @contextmanager
