@@ -236,3 +236,9 @@ def test_a_warning_is_one_line_once(monkeypatch: pytest.MonkeyPatch, capfd):
     for text in ("one\n line\x1b", "one\n line\x1b", "two"):
         warnings.warn(text, stacklevel=1)
     assert capfd.readouterr().err == "warning: one line\\x1b\nwarning: two\n"
+
+
+def test_hints_name_the_command_as_the_user_called_it(monkeypatch, refused):
+    monkeypatch.setattr(sys, "argv", [".venv/bin/repro"])
+    hint = refused(["run", "sweep", "--chekpoint", "never"])
+    assert "`.venv/bin/repro run sweep --help` lists" in hint

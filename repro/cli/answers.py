@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from repro.harness.terminal import show, table_of
+from repro.io.called import as_called
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,5 +56,5 @@ def _parts(shown: Mapping[str, Any]) -> "list[RenderableType]":
             texts.add_column(style="bold", no_wrap=True)
             texts.add_column(overflow="fold")
             parts.append(texts)
-        texts.add_row(name, str(value))
+        texts.add_row(name, as_called(str(value)))
     return parts

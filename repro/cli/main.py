@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from repro.io import signals
+from repro.io.called import as_called
 
 # Each verb with its help line, which also begins its options' docstring in `repro.cli.<verb>`.
 VERBS = {
@@ -60,12 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text = mistake(error) if isinstance(error, ValueError | OSError) else ""
             if not text:
                 raise
-            print(f"error: {text}", file=sys.stderr)
+            print(as_called(f"error: {text}"), file=sys.stderr)
             return 2
         kept = ""
     command = shlex.join(["repro", *given])
     kept = kept or "nothing was recorded"
-    print(f"interrupted: {kept}; `{command}` goes on", file=sys.stderr)
+    print(as_called(f"interrupted: {kept}; `{command}` goes on"), file=sys.stderr)
     return signals.exit_status()
 
 

@@ -16,6 +16,7 @@ from repro.harness.plan import Plan, PlannedRun
 from repro.harness.request import Status
 from repro.harness.spec import assigned
 from repro.harness.text import duration, percent
+from repro.io.called import as_called
 from repro.io.redact import redact
 from repro.io.untrusted import short
 
@@ -70,7 +71,7 @@ class ProgressReporter:
 
     def say(self, text: str | Text = "") -> None:
         self._last_line = time.monotonic()
-        self.console.print(text)
+        self.console.print(as_called(text) if isinstance(text, str) else text)
 
     def warn(self, text: str) -> None:
         self.say(Text(f"warning: {text}", style="bold yellow"))
