@@ -365,6 +365,28 @@ def test_unequal_terms_are_found_in_the_next_step_that_is_compared():
     one_stage(check_loss=False).train_step(x, tokens(), masked_mean)
 
 
+def test_labels_that_are_ignored_from_a_later_step_on_are_found_at_once():
+    def own(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets)
+
+    pipe, x, labels = one_stage(), random(N, 8), torch.arange(N) % 4
+    for _ in range(2):
+        pipe.train_step(x, labels, own)
+    ignored = labels.index_fill(0, torch.tensor([0]), -100)
+    refused("for the mini-batch, .* as the mean of its", pipe.train_step, x, ignored, own)
+
+
+def test_labels_of_few_bits_are_no_mask_of_class_weights():
+    loss_fn, labels = (
+        nn.CrossEntropyLoss(torch.rand(4).double()),
+        (torch.arange(N) % 4).to(torch.uint8),
+    )
+    pipe, x = one_stage(), random(N, 8)
+    with torch.no_grad():
+        expected = float(loss_fn(pipe.module(x), labels))
+    assert pipe.train_step(x, labels, loss_fn).loss == pytest.approx(expected)
+
+
 class Doubled(nn.Module):
     def __init__(self, inner: Loss) -> None:
         super().__init__()

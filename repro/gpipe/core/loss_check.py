@@ -39,8 +39,9 @@ class LossCheck:
     """Compares a loss with that of the mini-batch, in the steps where that is due.
 
     It is due in the first, second, fourth, eighth step of a loss and so on, so that a mistake that
-    begins later is found within twice as many steps. A loss that is known to be exact is not
-    compared.
+    begins later is found within twice as many steps. Steps whose targets have negative numbers,
+    as ignored labels are by default, are counted for themselves. A loss that is known to be exact
+    is not compared.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -71,11 +72,14 @@ class LossCheck:
         """Keep what the last layer made of micro-batch i, if a check is due."""
         if self._code is None:
             # A loss may be made anew for each step.
-            self._code = tuple(
+            code = (
                 getattr(each, "__code__", each if isinstance(each, type) else type(each))
                 for each in reachable(self._loss, inside_module)
                 if callable(each)
             )
+            # The first negative labels may be ones that a loss ignores.
+            numbers = [t for t in flatten(unwrapped(self._targets))[0] if not t.is_complex()]
+            self._code = (*code, any(bool((t < 0).any()) for t in numbers))
         if (self._steps[self._code] + 1).bit_count() == 1:  # a power of two
             self._outputs[i] = map_leaves(Tensor, copied, outputs)
 

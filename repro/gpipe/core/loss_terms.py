@@ -46,7 +46,7 @@ def terms_of(loss_fn: Any, parts: Sequence[Tree], counts: Sequence[int]) -> Term
         return Terms([*map(float, counts)], summed, of_labels=False)
     kept = [part[part != ignored] for part in labels]
     weight = options.get("weight")
-    weights = [float(len(each) if weight is None else weight[each].sum()) for each in kept]
+    weights = [float(len(each) if weight is None else weight[each.long()].sum()) for each in kept]
     return Terms(weights, summed, of_labels=True)
 
 
