@@ -116,7 +116,7 @@ def _zb_h1(rank: int, ranks: int, micro_batches: int) -> list[Work]:
 
 
 def _interleaved_zb(rank: int, ranks: int, micro_batches: int, stages_per_rank: int) -> list[Work]:
-    """The same with several stages on each rank.
+    """ZB-H1 with several stages on each rank: I and W in place of each B of interleaved 1F1B.
 
     With v stages a rank, M a multiple of K, and F = I = W for all stages of a rank together, the
     idle time is (K-1) F / v.
@@ -126,7 +126,7 @@ def _interleaved_zb(rank: int, ranks: int, micro_batches: int, stages_per_rank: 
 
 
 def _in_two_parts(order: list[Work], behind: int) -> list[Work]:
-    """Put I in place of each B, and W so many B later, or at the end."""
+    """Put I in place of each B, and its W behind so many later I; the last W are at the end."""
     result: list[Work] = []
     later: list[Work] = []
     for kind, stage, i in order:
