@@ -168,7 +168,7 @@ def test_a_tensor_does_not_pass_through_an_object_of_two_stages():
         layers = [Holding(box, work), Holding(box, take)]
         pipe = Pipeline(layers, 1, 2, schedule="interleaved-1f1b", **how)
         if work is leave:
-            refused("^step 0: 'last' of an object that layers of two stages hold", steps, pipe)
+            refused("^step 1: 'last' of an object that layers of two stages hold", steps, pipe)
         else:
             steps(pipe)
 

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from repro.gpipe.comm.message import copied
 from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.loss import Loss, MeanLoss
-from repro.gpipe.core.loss_check import LossCheck, state_preserved
+from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.verdict import VERDICTS, Verdict, verdict, worst
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.batchnorm import Statistics
+from repro.gpipe.exact.snapshot import state_preserved
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.tree import Tree, batch_size, map_leaves, split, to_device
 from repro.io.untrusted import short
@@ -128,7 +129,7 @@ def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> _
     gradients = [parameter.grad for parameter in parameters]
     engine.check = None  # what it would refuse is to be shown
     try:
-        with state_preserved(engine.layers.module), state_preserved(loss_fn):
+        with state_preserved(engine.layers.module, loss_fn):
             for parameter in parameters:
                 parameter.grad = None
             engine.train(inputs, targets, loss_fn, None, None, trace=False)

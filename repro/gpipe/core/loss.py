@@ -16,7 +16,7 @@ from repro.gpipe.core.callables import names_in, parts_of, reachable
 from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.loss_terms import terms_of
 from repro.gpipe.core.ownership import refuse_foreign_leaves
-from repro.gpipe.exact.state import OWN_KEYS
+from repro.gpipe.exact.snapshot import OWN_KEYS
 from repro.gpipe.tree import Tree, flatten, map_leaves, sizes, split
 from repro.gpipe.tree import check as check_batch
 from repro.io.untrusted import short

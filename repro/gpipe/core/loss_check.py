@@ -8,20 +8,20 @@ its value for all outputs together is computed once, without a graph, and compar
 
 import logging
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice, product
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.callables import cells_of, globals_of, inside_module, reachable
+from repro.gpipe.core.callables import inside_module, reachable
 from repro.gpipe.exact import rng
+from repro.gpipe.exact.snapshot import state_preserved
 from repro.gpipe.tree import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.io.untrusted import short
 
@@ -211,58 +211,3 @@ def _largest(tensor: Tensor) -> float:
         return 0.0
     usual = tensor[tensor.abs() < _MASK]
     return usual.abs().max().item() if usual.numel() else 0.0
-
-
-@contextmanager
-def state_preserved(function: Any) -> Iterator[None]:
-    """Put back what calls of a loss or a module change: tensors, containers and variables.
-
-    Not parameters, and of objects only those of its own package; others may have threads or files.
-    """
-    inside = partial(_inside_object, package=_package(function))
-    put_back = [each for value in reachable(function, inside) for each in _restorers(value)]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for restore in put_back:
-                restore()
-
-
-def _package(value: Any) -> str:
-    """The first name of the module that a function, or the class of an object, is of."""
-    if isinstance(value, partial):
-        return _package(value.func)
-    of = value if isinstance(value, FunctionType | MethodType) else type(value)
-    return str(getattr(of, "__module__", "")).partition(".")[0]
-
-
-def _inside_object(value: Any, package: str) -> list[Any]:
-    """The attributes and methods of a module, or of an object of this package."""
-    own = isinstance(value, nn.Module) or _package(value) == package != "torch"
-    if not own or not hasattr(value, "__dict__") or isinstance(value, type | ModuleType):
-        return []
-    methods = [each for each in vars(type(value)).values() if isinstance(each, FunctionType)]
-    return [vars(value), *methods]
-
-
-def _restorers(value: Any) -> list[Callable[[], object]]:
-    """Functions that give a tensor, a container or a function's variables its present content."""
-    if isinstance(value, Tensor):
-        fixed = isinstance(value, nn.Parameter) or value.requires_grad
-        if fixed or value.is_meta or value.is_sparse or value.is_inference():
-            return []
-        return [partial(_copy_back, value, value._version, value.clone())]
-    if isinstance(value, list | deque | set | dict):
-        restore = value.extend if isinstance(value, list | deque) else value.update
-        return [value.clear, partial(restore, value.copy())]
-    if isinstance(value, FunctionType) and not (value.__module__ or "").startswith("torch."):
-        cells = [partial(setattr, c, "cell_contents", c.cell_contents) for c in cells_of(value)]
-        return [partial(value.__globals__.update, globals_of(value)), *cells]
-    return []
-
-
-def _copy_back(tensor: Tensor, version: int, before: Tensor) -> None:
-    """Copy back only if it was written to, also through `.data`, since a graph may hold it."""
-    if tensor._version != version or not torch.equal(tensor, before):
-        tensor.copy_(before)

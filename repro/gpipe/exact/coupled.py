@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, starmap
 from typing import Any
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.loss_check import joinable, state_preserved
+from repro.gpipe.core.loss_check import joinable
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
 from repro.gpipe.exact.guard import Guard, Pass
 from repro.gpipe.exact.nonfinite import real_values
+from repro.gpipe.exact.snapshot import state_preserved
 from repro.gpipe.tree import Tree, flatten, leaves, sizes, unflatten
 
 _log = logging.getLogger(__name__)
@@ -189,24 +190,26 @@ def _unchanged(layer: nn.Module) -> Iterator[None]:
     """Wrap a run of a layer: put back all that it changes, and let batch norms combine nothing."""
     parts, parameters = [*layer.modules()], [*layer.parameters()]
     modes = [part.training for part in parts]
-    before = [(p, p.grad, p._version, p.detach().clone()) for p in parameters]
+    norms = [
+        part for part in parts if isinstance(part, BATCH_NORMS) and "forward" not in vars(part)
+    ]
+    before = [(p, p.grad, p.detach().clone()) for p in parameters]
     hooks = chain.from_iterable((p._backward_hooks or {}).values() for p in parameters)
-    with ExitStack() as stack:
-        for each in (layer, *hooks):
-            stack.enter_context(state_preserved(each))
-        for part in parts:
-            if isinstance(part, BATCH_NORMS):
-                vars(part)["forward"] = _normalised_alone
+    with state_preserved(layer, *hooks):
+        for norm in norms:
+            vars(norm)["forward"] = _normalised_alone
         for parameter in parameters:
             parameter.grad = None
         try:
             yield
         finally:
+            for norm in norms:
+                del vars(norm)["forward"]
             for part, mode in zip(parts, modes, strict=True):
                 part.training = mode
-            for parameter, gradient, version, values in before:
+            for parameter, gradient, values in before:
                 parameter.grad = gradient
-                if parameter._version != version or not torch.equal(parameter, values):
+                if not torch.equal(parameter, values):
                     with torch.no_grad():
                         parameter.copy_(values)
 

@@ -1,0 +1,222 @@
+"""What modules, losses and objects hold besides parameters: to see a change, and to put it back."""
+
+import random
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from operator import is_
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from repro.gpipe.core.callables import inside_module, reachable
+from repro.gpipe.exact import rng
+from repro.gpipe.exact.inputs import versions
+
+OWN_KEYS = frozenset(vars(nn.Module()))  # attributes that every module has
+_MOST = 1000  # members of a container that is looked at
+_PLAIN = bool | int | float | complex | str | None
+_SEQUENCES = list | deque
+_GENERATORS = random.Random | torch.Generator
+_ABSENT: Any = object()  # the value of a key that a dict does not have
+# A dict, such as the attributes or buffers of a module, and a key; or a list or a generator, whose
+# content counts as one value, and None.
+Place = tuple[Any, Any]
+
+
+class Snapshot:
+    """The values at places at one time, with copies of tensors.
+
+    A change of a value is found by identity, and by the version of a tensor, or also by comparing
+    all tensors with their copies, since a write through `.data` is no change of version.
+
+    Attributes:
+        places: those that can be put back.
+        index: for the key of a place (see `key`) its number in `places`.
+        values: those at the places.
+    """
+
+    def __init__(self, held: Iterable[Any]) -> None:
+        """Take a snapshot of the dicts, lists and generators among what is given."""
+        every = {id(each): each for each in held if _is_looked_at(each)}.values()
+        self._dicts: list[dict[Any, Any]] = [each for each in every if isinstance(each, dict)]
+        self._lengths = [*map(len, self._dicts)]
+        others = [(each, None) for each in every if not isinstance(each, dict)]
+        self.places: list[Place] = [*_places(self._dicts), *others]
+        self.index = {key(place): k for k, place in enumerate(self.places)}
+        self.values: list[Any] = [_ABSENT] * len(self.places)
+        self._copies: dict[int, Tensor | None] = {}  # of tensors, by place
+        self.take(range(len(self.places)))
+
+    def take(self, which: Iterable[int], *, copies: bool = True) -> None:
+        """Take the values that some places have now; a tensor without a copy is not put back."""
+        for k in which:
+            value = self.values[k] = read(self.places[k])
+            self._copies.pop(k, None)
+            if isinstance(value, Tensor):
+                self._copies[k] = value.detach().clone() if copies else None
+        self._versions = versions([self.values[k] for k in self._copies])
+
+    def has_all_keys(self) -> bool:
+        """Whether no dict has got or lost a key."""
+        return [*map(len, self._dicts)] == self._lengths
+
+    def changed(self, *, closely: bool = False) -> list[int]:
+        """The numbers of places that have another value now; `closely` compares all tensors."""
+        now = [read(place) for place in self.places]
+        both = zip(self.places, now, self.values, strict=True)
+        found = [k for k, (at, a, b) in enumerate(both) if a is not b and not _is_equal(at, a, b)]
+        of_tensors = versions([self.values[k] for k in self._copies])
+        both_versions = zip(self._copies, of_tensors, self._versions, strict=True)
+        found += [k for k, version, before in both_versions if version != before]
+        for k, copy in self._copies.items() if closely else ():
+            if copy is not None and not _has_values_of(self.values[k], copy):
+                found.append(k)
+        return [*dict.fromkeys(found)]
+
+    def made(self) -> list[Place]:
+        """Places that the dicts did not have then."""
+        return [place for place in _places(self._dicts) if key(place) not in self.index]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put all values back."""
+        for k in self.changed(closely=True):
+            value, copy = self.values[k], self._copies.get(k)
+            if copy is not None:
+                value.copy_(copy)
+            write(self.places[k], value)
+        for place in self.made():
+            write(place, _ABSENT)
+
+
+@contextmanager
+def state_preserved(*roots: Any) -> Iterator[None]:
+    """Put back what calls of losses, modules or hooks change in what they hold and name.
+
+    Not parameters, and not which object a global or local variable is.
+    """
+    packages = _packages(roots)
+
+    def inside(value: Any) -> list[Any]:
+        return [*_attributes(value, packages), *inside_module(value)]
+
+    snapshot = Snapshot(chain.from_iterable(reachable(root, inside) for root in roots))
+    try:
+        yield
+    finally:
+        snapshot.restore()
+
+
+def held_by(roots: Iterable[Any]) -> Iterator[Any]:
+    """Yield modules, what they hold, and so on, without what functions name.
+
+    Not the attributes of torch's own modules, which no forward changes, but their buffers.
+    """
+    todo, seen = [*roots], dict[int, Any]()
+    packages = _packages(todo)
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        yield value
+        if isinstance(value, dict):
+            todo += [each for name, each in value.items() if name not in OWN_KEYS]
+        elif isinstance(value, _SEQUENCES | tuple):
+            todo += value if len(value) <= _MOST else ()
+        elif isinstance(value, nn.Module) and type(value).__module__.startswith("torch."):
+            todo += [value._buffers, value._modules]
+        elif isinstance(value, nn.Module):
+            todo += [vars(value), value._buffers, value._modules]
+        else:
+            todo += _attributes(value, packages)
+
+
+def key(place: Place) -> tuple[int, Any]:
+    """What tells a place from others."""
+    holder, name = place
+    return id(holder), name
+
+
+def read(place: Place) -> Any:
+    """The value at a place."""
+    holder, name = place
+    if isinstance(holder, dict):
+        return holder.get(name, _ABSENT)
+    if isinstance(holder, _SEQUENCES):
+        return [*holder]
+    return holder.getstate() if isinstance(holder, random.Random) else holder.get_state()
+
+
+def write(place: Place, value: Any) -> None:
+    """Put a value that was read at this place."""
+    holder, name = place
+    if isinstance(holder, dict):
+        if value is _ABSENT:
+            holder.pop(name, None)
+        else:
+            holder[name] = value
+    elif isinstance(holder, _SEQUENCES):
+        holder.clear()
+        holder.extend(value)
+    elif isinstance(holder, random.Random):
+        holder.setstate(value)
+    else:
+        holder.set_state(value)
+
+
+def _places(dicts: Iterable[dict[Any, Any]]) -> Iterator[Place]:
+    """Yield the keys under which something lies that can be put back; parameters cannot."""
+    for each in dicts:
+        for name, value in each.items():
+            kept = isinstance(value, _PLAIN | Tensor | dict | _SEQUENCES | _GENERATORS)
+            if kept and name not in OWN_KEYS and not isinstance(value, nn.Parameter):
+                yield each, name
+
+
+def _is_looked_at(value: Any) -> bool:
+    if isinstance(value, dict | _SEQUENCES):
+        return len(value) <= _MOST
+    return isinstance(value, _GENERATORS)
+
+
+def _is_equal(place: Place, a: Any, b: Any) -> bool:
+    """Whether two values, which are not one object, are equal; a list has members by identity."""
+    holder, _ = place
+    if isinstance(holder, dict):
+        return isinstance(a, _PLAIN) and type(a) is type(b) and a == b
+    if isinstance(holder, _SEQUENCES):
+        return len(a) == len(b) and all(map(is_, a, b))
+    return rng.same(a, b)
+
+
+def _has_values_of(tensor: Tensor, copy: Tensor) -> bool:
+    """Whether the values are those of a copy; of other layouts only the version is known."""
+    is_plain = tensor.layout == torch.strided and not tensor.is_nested
+    return not is_plain or torch.equal(tensor, copy)
+
+
+def _attributes(value: Any, packages: Collection[str]) -> list[dict[str, Any]]:
+    """The attributes of a module, or of an object of these packages: others may have threads."""
+    is_own = isinstance(value, nn.Module) or _package(type(value)) in packages
+    return [vars(value)] if is_own and hasattr(value, "__dict__") else []
+
+
+def _packages(roots: Iterable[Any]) -> set[str]:
+    """The packages of these functions, and of the classes of modules and other objects."""
+    found = set[str]()
+    for root in roots:
+        root = getattr(root, "func", root)  # of a partial
+        parts = root.modules() if isinstance(root, nn.Module) else [root]
+        found |= {
+            _package(p if isinstance(p, FunctionType | MethodType) else type(p)) for p in parts
+        }
+    return found - {"torch", "builtins"}
+
+
+def _package(of: Any) -> str:
+    return str(of.__module__).partition(".")[0]
