@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
 from repro.gpipe.core.engine import Engine
-from repro.gpipe.core.loss import Loss, MeanLoss
+from repro.gpipe.core.loss import Loss, MeanLoss, Weighted
 from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.verdict import VERDICTS, Verdict, verdict, worst
 from repro.gpipe.errors import RefusedError
@@ -99,7 +99,9 @@ def compare(
     """
     all_ranks = engine.all_ranks
     inputs = map_leaves(Tensor, Tensor.detach, inputs)
-    found = _trial_step(engine, inputs, targets, loss_fn)
+    stateful = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
+    with state_preserved(engine.layers.module, stateful):
+        found = _trial_step(engine, inputs, targets, loss_fn)
     layers = dict(engine.layers.module.named_children())
     end = all_ranks.ranks - 1  # the last rank of all compares
     all_ranks.gather_alike("compare", None, engine.step)
@@ -112,7 +114,7 @@ def compare(
         own = inputs, targets, deepcopy(layers), found
         ranks = [*map(all_ranks.recv_object, range(end)), own]
         try:
-            with state_preserved(loss_fn):
+            with state_preserved(stateful):
                 outcome = _compare_unsplit(engine, ranks, names, order, loss_fn)
         except (MemoryError, torch.OutOfMemoryError) as error:
             outcome = f"the unsplit model does not fit: {short(error, quote=False)}"
@@ -129,11 +131,10 @@ def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> _
     gradients = [parameter.grad for parameter in parameters]
     engine.check = None  # what it would refuse is to be shown
     try:
-        with state_preserved(engine.layers.module, loss_fn):
-            for parameter in parameters:
-                parameter.grad = None
-            engine.train(inputs, targets, loss_fn, None, None, trace=False)
-            return _state_of(engine.layers.module, engine.loss)
+        for parameter in parameters:
+            parameter.grad = None
+        engine.train(inputs, targets, loss_fn, None, None, trace=False)
+        return _state_of(engine.layers.module, engine.loss)
     finally:
         engine.step, engine.check = step, check
         for parameter, gradient in zip(parameters, gradients, strict=True):

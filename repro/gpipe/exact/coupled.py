@@ -4,14 +4,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, starmap
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.loss_check import joinable
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
 from repro.gpipe.exact.guard import Guard, Pass
@@ -46,15 +44,16 @@ class _Run:
 class CoupledExamples(Guard):
     """A layer that combines examples, such as a mean over the batch, gets only a micro-batch.
 
-    It trains as with smaller batches, and a warning names it. Found behind the first step with
-    inputs of a kind: two micro-batches run through each layer joined and apart, and outputs and
-    gradients are compared. Batch norms, which combine examples by design, normalise each of them
-    alone meanwhile. `check_layers=False` leaves this guard out.
+    It trains as with smaller batches, and a warning names it. Found behind the first step: two
+    micro-batches run through each layer joined and apart, and outputs and gradients are compared,
+    up to a layer whose outputs do not have the examples in dimension 0. Batch norms, which combine
+    examples by design, normalise each of them alone meanwhile. `check_layers=False` leaves this
+    guard out.
     """
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._seen: set[object] = set()
+        self._seen: set[tuple[int, int]] = set()  # stages, and when their layers were replaced
         self._kept: dict[int, list[_Value]] = {}  # stage -> the inputs of two micro-batches
         self._sizes: list[int] = []  # of the micro-batches of a training step
 
@@ -65,19 +64,19 @@ class CoupledExamples(Guard):
     def after_forward(self, p: Pass) -> None:
         if not p.first or p.micro_batch > 1 or len(self._sizes) < 2 or self._layers.has_compiled:
             return
-        if self._kind(p.stage, p.inputs.tensors) not in self._seen:
+        if (p.stage, self._layers.tree_number) not in self._seen:
             given = [copied(t.detach()) for t in p.inputs.tensors]
             self._kept.setdefault(p.stage, []).append((given, p.inputs.form.skeleton))
 
     def commit(self) -> None:
         # No other stage waits for this one now, and no graph is left that a layer could spoil.
         for stage, kept in self._kept.items():
-            self._seen |= {self._kind(stage, tensors) for tensors, _ in kept}
+            self._seen.add((stage, self._layers.tree_number))
             found = ""
             try:
                 found = self._coupled(stage, *kept) if len(kept) == 2 else ""
             except Exception as error:  # a layer fits its micro-batch alone, or memory is short
-                _log.debug("stage %d does not run on two micro-batches joined: %r", stage, error)
+                _log.debug("stage %d cannot run on two micro-batches joined: %r", stage, error)
             if found:
                 _log.warning(
                     "%s are others if two micro-batches are joined, so it trains as on batches of "
@@ -89,44 +88,32 @@ class CoupledExamples(Guard):
                 )
         self._kept.clear()
 
-    def _kind(self, stage: int, inputs: Sequence[Tensor]) -> object:
-        """Without sizes: that of a sequence may differ in every step."""
-        return stage, self._layers.tree_number, *((t.dtype, t.ndim) for t in inputs)
-
     def _coupled(self, stage: int, a: _Value, b: _Value) -> str:
         """The first layer of a stage that combines examples, and what shows that; or empty."""
-        joined = [self._join_inputs(stage, *pair) for pair in zip(a[0], b[0], strict=True)]
-        whole = [t for t in joined if t is not None]
         # A number in the skeleton may be that of the examples, which is another one for both.
-        if len(whole) < len(joined) or repr(a[1]) != repr(b[1]) or self._sizes[0] in leaves(a[1]):
+        if repr(a[1]) != repr(b[1]) or self._sizes[0] in leaves(a[1]):
             return ""
+        whole = [self._join_inputs(stage, *pair) for pair in zip(a[0], b[0], strict=True)]
         values = [(whole, a[1]), a, b]
         for index, layer in self._layers.layers[stage]:
             both, *parts = runs = self._runs(layer, values)
-            of_each = [*zip(*(run.outputs[0] for run in runs), strict=True)]
-            outputs = [_joined(*each) for each in of_each]
-            if not all(starmap(_is_understood, zip(of_each, outputs, strict=True))):
-                return ""
-            what = "" if both.is_random else self._difference(both, outputs, *parts)
+            of_each = zip(*(run.outputs[0] for run in runs), strict=True)
+            whole = [_joined(*outputs) for outputs in of_each]
+            what = "" if both.is_random else self._difference(both, whole, *parts)
             if what:
                 return f"layers[{index}], a {type(layer).__name__}: its {what}"
             # The next layer gets the same bits both ways.
-            pairs = zip(both.outputs[0], outputs, strict=True)
-            values = [([own if each is None else each for own, each in pairs], both.outputs[1])]
-            values += [part.outputs for part in parts]
+            values = [(whole, both.outputs[1]), *(part.outputs for part in parts)]
         return ""
 
-    def _join_inputs(self, stage: int, a: Tensor, b: Tensor) -> Tensor | None:
-        """Join what enters a stage of two micro-batches; None if it is not known how.
-
-        What is the same in both is taken for shared, as a mask.
-        """
+    def _join_inputs(self, stage: int, a: Tensor, b: Tensor) -> Tensor:
+        """Join what enters a stage of two micro-batches; what is the same in both is shared."""
         if a.shape == b.shape and torch.equal(a, b):
             return a
-        lengths = self._sizes[0], self._sizes[1]
-        ways = [n for n in joinable([a.shape, b.shape]) if (a.shape[n], b.shape[n]) == lengths]
-        is_sure = len(ways) == 1 or (stage == 0 and 0 in ways)
-        return torch.cat([a, b], ways[0]) if is_sure else None
+        rows = [t.shape[:1] for t in (a, b)] == [(size,) for size in self._sizes[:2]]
+        if not rows or (stage > 0 and self._sizes[0] in a.shape[1:]):
+            raise ValueError(f"a tensor of shape {tuple(a.shape)}: which dimension is of examples?")
+        return torch.cat([a, b])
 
     def _runs(self, layer: nn.Module, values: list[_Value]) -> list[_Run]:
         """Run a layer on both micro-batches joined, and on each of them.
@@ -173,10 +160,9 @@ class CoupledExamples(Guard):
         of_outputs = [t.detach() for t in outputs], structure
         return _Run(of_outputs, torch.tensor(products, dtype=torch.float64), size, is_random)
 
-    def _difference(self, both: _Run, joined: Sequence[Tensor | None], a: _Run, b: _Run) -> str:
+    def _difference(self, both: _Run, joined: Sequence[Tensor], a: _Run, b: _Run) -> str:
         """What is not the same joined and apart, beyond rounding, which few elements may exceed."""
-        pairs = zip(both.outputs[0], joined, strict=True)
-        outputs = [(x, y) for x, y in pairs if y is not None and _is_float(x)]
+        outputs = [(x, y) for x, y in zip(both.outputs[0], joined, strict=True) if _is_float(x)]
         epsilons = [torch.finfo(x.dtype).eps for x, _ in outputs]
         rounding = max([*epsilons, _EPSILON[self._device.type == "cpu"]]) ** 0.5
         if _norm([x - y for x, y in outputs]) > rounding * _norm([y for _, y in outputs]):
@@ -194,8 +180,7 @@ def _unchanged(layer: nn.Module) -> Iterator[None]:
         part for part in parts if isinstance(part, BATCH_NORMS) and "forward" not in vars(part)
     ]
     before = [(p, p.grad, p.detach().clone()) for p in parameters]
-    hooks = chain.from_iterable((p._backward_hooks or {}).values() for p in parameters)
-    with state_preserved(layer, *hooks):
+    with state_preserved(layer):
         for norm in norms:
             vars(norm)["forward"] = _normalised_alone
         for parameter in parameters:
@@ -218,21 +203,17 @@ def _normalised_alone(x: Tensor, *_: object) -> Tensor:
     return nn.functional.layer_norm(x, x.shape[1:])
 
 
-def _joined(whole: Tensor, a: Tensor, b: Tensor) -> Tensor | None:
-    """Join the tensors of two micro-batches as `whole` is; None if it is not made of them."""
-    both = (torch.cat([a, b], n) for n in joinable([a.shape, b.shape]))
-    return next((each for each in both if each.shape == whole.shape), None)
+def _joined(whole: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The outputs for two micro-batches as one tensor, if `whole` shows how.
 
-
-def _is_understood(of_runs: Sequence[Tensor], joined: Tensor | None) -> bool:
-    """Whether a tensor is joined of both parts, or shared by them, such as a weight.
-
-    Whole numbers are to be the same: lengths of packed sequences tell how the others lie.
+    That is `whole` itself if it has no dimension of the examples, as a weight or a sum. Whole
+    numbers are to be the same: lengths of packed sequences tell how the others lie.
     """
-    whole, part, _ = of_runs
-    apart = part if joined is None else joined
-    may_differ = _is_float(whole) or whole.ndim == 0
-    return whole.shape == apart.shape and (may_differ or torch.equal(whole, apart))
+    has_examples = whole.shape != a.shape
+    apart = torch.cat([a, b]) if has_examples else a
+    if apart.shape != whole.shape or not (_is_float(whole) or torch.equal(whole, apart)):
+        raise ValueError(f"outputs of shape {tuple(a.shape)} are not joined in dimension 0")
+    return apart if has_examples else whole
 
 
 def _upstream(outputs: Tensor, share: float) -> Tensor:

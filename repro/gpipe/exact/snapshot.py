@@ -2,17 +2,15 @@
 
 import random
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from operator import is_
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe.core.callables import inside_module, reachable
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.inputs import versions
 
@@ -41,7 +39,7 @@ class Snapshot:
 
     def __init__(self, held: Iterable[Any]) -> None:
         """Take a snapshot of the dicts, lists and generators among what is given."""
-        every = {id(each): each for each in held if _is_looked_at(each)}.values()
+        every = [each for each in held if _is_looked_at(each)]
         self._dicts: list[dict[Any, Any]] = [each for each in every if isinstance(each, dict)]
         self._lengths = [*map(len, self._dicts)]
         others = [(each, None) for each in every if not isinstance(each, dict)]
@@ -95,16 +93,8 @@ class Snapshot:
 
 @contextmanager
 def state_preserved(*roots: Any) -> Iterator[None]:
-    """Put back what calls of losses, modules or hooks change in what they hold and name.
-
-    Not parameters, and not which object a global or local variable is.
-    """
-    packages = _packages(roots)
-
-    def inside(value: Any) -> list[Any]:
-        return [*_attributes(value, packages), *inside_module(value)]
-
-    snapshot = Snapshot(chain.from_iterable(reachable(root, inside) for root in roots))
+    """Put back what calls of losses or modules change in them, but not in parameters."""
+    snapshot = Snapshot(held_by(roots))
     try:
         yield
     finally:
@@ -112,12 +102,15 @@ def state_preserved(*roots: Any) -> Iterator[None]:
 
 
 def held_by(roots: Iterable[Any]) -> Iterator[Any]:
-    """Yield modules, what they hold, and so on, without what functions name.
+    """Yield modules and objects, what they hold, and so on.
 
-    Not the attributes of torch's own modules, which no forward changes, but their buffers.
+    Objects only of the packages of the roots and of modules in them, since others may have threads
+    or files. Not the attributes of torch's own modules, which no forward changes, but their
+    buffers.
     """
     todo, seen = [*roots], dict[int, Any]()
-    packages = _packages(todo)
+    parts = chain.from_iterable(r.modules() if isinstance(r, nn.Module) else [r] for r in todo)
+    packages = {_package(part) for part in parts} - {"torch", "builtins"}
     while todo:
         value = todo.pop()
         if id(value) in seen:
@@ -128,12 +121,11 @@ def held_by(roots: Iterable[Any]) -> Iterator[Any]:
             todo += [each for name, each in value.items() if name not in OWN_KEYS]
         elif isinstance(value, _SEQUENCES | tuple):
             todo += value if len(value) <= _MOST else ()
-        elif isinstance(value, nn.Module) and type(value).__module__.startswith("torch."):
-            todo += [value._buffers, value._modules]
         elif isinstance(value, nn.Module):
-            todo += [vars(value), value._buffers, value._modules]
-        else:
-            todo += _attributes(value, packages)
+            own = [] if _package(value) == "torch" else [vars(value)]
+            todo += [value._buffers, value._modules, *own]
+        elif _package(value) in packages:
+            todo.append(getattr(value, "__dict__", {}))
 
 
 def key(place: Place) -> tuple[int, Any]:
@@ -200,23 +192,5 @@ def _has_values_of(tensor: Tensor, copy: Tensor) -> bool:
     return not is_plain or torch.equal(tensor, copy)
 
 
-def _attributes(value: Any, packages: Collection[str]) -> list[dict[str, Any]]:
-    """The attributes of a module, or of an object of these packages: others may have threads."""
-    is_own = isinstance(value, nn.Module) or _package(type(value)) in packages
-    return [vars(value)] if is_own and hasattr(value, "__dict__") else []
-
-
-def _packages(roots: Iterable[Any]) -> set[str]:
-    """The packages of these functions, and of the classes of modules and other objects."""
-    found = set[str]()
-    for root in roots:
-        root = getattr(root, "func", root)  # of a partial
-        parts = root.modules() if isinstance(root, nn.Module) else [root]
-        found |= {
-            _package(p if isinstance(p, FunctionType | MethodType) else type(p)) for p in parts
-        }
-    return found - {"torch", "builtins"}
-
-
-def _package(of: Any) -> str:
-    return str(of.__module__).partition(".")[0]
+def _package(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
