@@ -16,7 +16,7 @@ from repro.costs.trace import Pass, Recorder, form_of, trace
 from repro.gpipe.comm.message import Form
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.loss import Loss
-from repro.gpipe.exact.batchnorm import BATCH_NORMS, INSTANCE_NORMS, Statistics
+from repro.gpipe.exact.batchnorm import BATCH_NORMS, Statistics
 from repro.gpipe.tree import Tree, flatten, map_leaves, unwrapped
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -104,9 +104,7 @@ class Counter:
         self, index: int, inputs: Form, *, graph: bool, counting: bool, split: bool = False
     ) -> Pass:
         module = self._fakes.modules[self.kinds[index]]
-        counting = counting and any(
-            isinstance(part, BATCH_NORMS + INSTANCE_NORMS) for part in module.modules()
-        )
+        counting = counting and any(isinstance(part, BATCH_NORMS) for part in module.modules())
         return self._traced(
             (self.kinds[index], inputs.text, graph, counting, split),
             f"layers[{index}]",

@@ -287,13 +287,7 @@ class Norms(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        instance: Any = partial(nn.InstanceNorm2d, 3, track_running_stats=True)
-        made = [
-            nn.BatchNorm2d(3, momentum=None),
-            CheckedNorm(3),
-            instance(),
-            instance(momentum=None),
-        ]
+        made = [nn.BatchNorm2d(3, momentum=None), CheckedNorm(3)]
         self.plain = nn.ModuleList(made).double()
         self.sequences, self.volumes = nn.BatchNorm1d(3).double(), nn.BatchNorm3d(3).double()
         self.single = nn.BatchNorm2d(3)

@@ -1,4 +1,4 @@
-"""Running statistics of normalisation layers, updated once for each mini-batch.
+"""Running statistics of batch norms, updated once for each mini-batch.
 
 Layers train on the statistics of each micro-batch. The running ones, for evaluation, are those of
 the whole mini-batch (section 2.3 of arXiv:1811.06965v5).
@@ -10,9 +10,9 @@ mean) for each channel, in float64. So memory does not grow with M (Chan, Golub 
 The new values of the layer's own buffers are computed before the ranks have voted on the step,
 since most ranks wait there, and written once it is good. State-dict keys stay those of the layers.
 
-This holds for torch's own layers when they are called. A subclass with a forward of its own, and
-code that hands a layer's buffers to F.batch_norm, update them as with plain micro-batches: once for
-each. Such buffers are put back for R, see `state`.
+This holds for torch's own batch norms when they are called. A subclass with a forward of its own,
+an instance norm, and code that hands a layer's buffers to F.batch_norm update them as with plain
+micro-batches: once for each. Such buffers are put back for R, see `state`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +25,7 @@ from torch import Tensor, nn
 from repro.gpipe.exact.guard import Gather, Guard, Pass
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-NORMS = BATCH_NORMS + INSTANCE_NORMS
-_FORWARDS = {norm.forward for norm in NORMS}
+_FORWARDS = {norm.forward for norm in BATCH_NORMS}
 _MOST_COPIES = 8  # of micro-batches that wait to be merged: alone, each takes five times as long
 _MeanAndVariance = tuple[Tensor, Tensor]
 _STATISTICS = "running_mean", "running_var", "num_batches_tracked"  # buffers
@@ -40,7 +38,7 @@ def owns(module: nn.Module, buffer: str) -> bool:
 
 def _is_torchs_own(module: nn.Module) -> bool:
     """Whether a module normalises by torch's own forward."""
-    own = isinstance(module, NORMS) and type(module).forward in _FORWARDS
+    own = isinstance(module, BATCH_NORMS) and type(module).forward in _FORWARDS
     return own and "forward" not in vars(module)
 
 
@@ -53,23 +51,15 @@ class _Norm:
         self.own = {name: module._buffers[name] for name in _STATISTICS}
         self.scratch = dict(zip(_STATISTICS, [*scratch, None], strict=True))
         self.momentum = module.momentum
-        # 1 if variances are over all examples of a batch. An instance norm averages the variances
-        # of its examples and does not count its batches.
-        self.pooled = int(isinstance(module, BATCH_NORMS))
         self.ran = False
         self.fresh = 0  # values whose statistics are in the scratch buffers only
 
     @property
-    def counter(self) -> Tensor | None:
-        """The number of mini-batches, which batch norms count."""
-        return self.own["num_batches_tracked"] if self.pooled else None
-
-    @property
     def factor(self) -> float:
         """The share of this mini-batch in the new running statistics."""
-        if self.momentum is None and self.counter is not None:
-            return 1.0 / (self.counter.item() + 1.0)
-        return self.momentum or 0.0
+        if self.momentum is None:
+            return 1.0 / (self.own["num_batches_tracked"].item() + 1.0)
+        return self.momentum
 
 
 class Statistics:
@@ -110,11 +100,8 @@ class Statistics:
 
     def _of_norms(self, of_types: Mapping[torch.dtype, Tensor]) -> list[_MeanAndVariance]:
         """Each norm's part in its own type."""
-        # As plain views they would share a version counter, and autograd would refuse the backward
-        # of a batch norm once an instance norm wrote to its part.
         parts = {
-            dtype: [torch.unsafe_split_with_sizes(row, self._sizes) for row in rows]
-            for dtype, rows in of_types.items()
+            dtype: [row.split(self._sizes) for row in rows] for dtype, rows in of_types.items()
         }
         return [(parts[dtype][0][n], parts[dtype][1][n]) for n, dtype in enumerate(self._dtypes)]
 
@@ -143,24 +130,19 @@ class Statistics:
             attributes["momentum"] = norm.momentum
             buffers.update(norm.own)
         if self.counting:
-            examples = output.shape[0]
-            norm.fresh = output.numel() // output.shape[1] if norm.pooled else examples
+            norm.fresh = output.numel() // output.shape[1]
             norm.ran = True
         return output
 
     def _merge(self) -> None:
         """Merge copies, of all norms at once: each alone would take as long as a layer."""
         if self._merged is None:
-            self._pooled = self._for_channels([[norm.pooled for norm in self._norms]])[0]
-            self._merged = self._pooled.new_zeros((3, *self._pooled.shape))
+            self._merged = self._zeros()
         before, mean, spread = self._merged
         of_last: list[int] = []
         for fresh, parts in self._copies:
             if fresh != of_last:  # most micro-batches are of one size
-                freedom = [
-                    max(n - norm.pooled, 0) for n, norm in zip(fresh, self._norms, strict=True)
-                ]
-                counts, of_variance = self._for_channels([fresh, freedom])
+                counts, of_variance = self._for_channels([fresh, [max(n - 1, 0) for n in fresh]])
                 of_last = fresh
             distance, variance = reduce(torch.add, (part.to(mean.dtype) for part in parts))
             distance.sub_(mean)
@@ -169,7 +151,7 @@ class Statistics:
             # the end of a tensor, and a norm's place in the tensor depends on K.
             mean.add_(distance * share)
             spread.add_(variance.mul_(of_variance))
-            spread.add_(distance.square_().mul_(share.mul_(before * self._pooled)))
+            spread.add_(distance.square_().mul_(share.mul_(before)))
             before.add_(counts)
         self._copies.clear()
 
@@ -179,8 +161,7 @@ class Statistics:
         self.restore()
         if self._new:
             torch._foreach_copy_(self._old, self._new)
-            if self._counters:  # instance norms count nothing
-                torch._foreach_add_(self._counters, 1)
+            torch._foreach_add_(self._counters, 1)
 
     def restore(self) -> None:
         """Give every layer its own forward back."""
@@ -190,8 +171,10 @@ class Statistics:
     @property
     def tensors(self) -> list[Tensor]:
         """Tensors in memory during a step, without the copies that wait to be merged."""
-        merged = torch.zeros((3, sum(self._sizes)), dtype=torch.float64, device=self._device)
-        return [merged, *self._scratch.values()]
+        return [self._zeros(), *self._scratch.values()]
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros((3, sum(self._sizes)), dtype=torch.float64, device=self._device)
 
     @torch.no_grad()
     def prepare(self) -> None:
@@ -209,7 +192,7 @@ class Statistics:
             if norm in ran:
                 self._old += [norm.own[name] for name in _STATISTICS[:2]]
                 self._new += parts
-        self._counters = [norm.counter for norm in ran if norm.counter is not None]
+        self._counters = [norm.own["num_batches_tracked"] for norm in ran]
 
     def _mini_batch(self) -> tuple[set[_Norm], dict[torch.dtype, Tensor]]:
         """The norms that ran, and mean and variance of all norms, as in `_scratch`."""
@@ -226,12 +209,12 @@ class Statistics:
             counts, means, spreads = torch.stack(self._gather(self._merged)).unbind(1)
             total = counts.sum(0)
             mean = (counts * means).sum(0) / total
-            spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * self._pooled
+            spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0)
             # A norm that did not run here may have run on another replica.
             ends = torch.tensor(self._sizes, device=self._device).cumsum(0) - 1
             anywhere = (total[ends] > 0).tolist()
             ran = {norm for norm, yes in zip(self._norms, anywhere, strict=True) if yes}
-        values = torch.stack([mean, spread / (total - self._pooled)])
+        values = torch.stack([mean, spread / (total - 1)])
         return ran, {dtype: values.to(dtype) for dtype in self._scratch}
 
     def _for_channels(self, values: Sequence[Sequence[float]]) -> Tensor:
@@ -255,7 +238,7 @@ class RunningStatistics(Guard):
     _statistics = _NONE
 
     def begin_step(self, step: Any) -> None:
-        norms = [m for m in self._layers.modules if isinstance(m, NORMS)]
+        norms = [m for m in self._layers.modules if isinstance(m, BATCH_NORMS)]
         trains = norms and not step.evaluate
         self._statistics = Statistics(norms, self._gather) if trains else _NONE
 
