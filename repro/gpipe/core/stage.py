@@ -173,12 +173,7 @@ class Stage:
         self._guards.call(before, p)
         run = partial(self._runner.run, settles=settles)
         value = unflatten(p.given, p.inputs.form.skeleton)
-        try:
-            value = run(value, self._rank.layers[self.index], p.seeds)
-        except RuntimeError:
-            if not self._guards.on_error(p):
-                raise
-            return self._run(p, before, settles=settles, loss=loss)
+        value = run(value, self._rank.layers[self.index], p.seeds)
         if self.loss is None:
             refuse_unplain(value, f"stage {self.index}: what its last layer returns")
         (p.outputs, skeleton), p.loss = flatten(value), None

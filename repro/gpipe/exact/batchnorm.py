@@ -15,8 +15,8 @@ an instance norm, and code that hands a layer's buffers to F.batch_norm update t
 micro-batches: once for each. Such buffers are put back for R, see `state`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,17 +76,16 @@ class Statistics:
         own = [m for m in modules if m.training and _is_torchs_own(m) and m.track_running_stats]
         tracking = [m for m in own if m._buffers.get("running_mean") is not None]
         means: list[Any] = [module._buffers["running_mean"] for module in tracking]
-        self._device = means[0].device if tracking else None
-        self._dtypes = [mean.dtype for mean in means]
+        dtypes = {mean.dtype for mean in means}
+        if len(dtypes) > 1:
+            types = " and ".join(sorted(map(str, dtypes)))
+            raise ValueError(f"batch norms of one rank are {types}: give all of them one type")
         self._sizes = [mean.numel() for mean in means]  # channels of each norm
-        # Mean and variance of all norms, one norm behind the other, for each type: [2, channels of
-        # all norms]. Those of norms of other types stay zero there.
-        self._scratch = {
-            dtype: torch.zeros((2, sum(self._sizes)), dtype=dtype, device=self._device)
-            for dtype in dict.fromkeys(self._dtypes)
-        }
+        # Mean and variance of all norms, one norm behind the other: [2, channels of all norms].
+        like = means[0] if means else torch.zeros(0)
+        self._device, self._scratch = like.device, like.new_zeros((2, sum(self._sizes)))
         # Counts of all norms, and the scratch buffers, of micro-batches that are not merged yet.
-        self._copies: list[tuple[list[int], list[Tensor]]] = []
+        self._copies: list[tuple[list[int], Tensor]] = []
         # Count, mean and spread of what is merged: [3, channels of all norms].
         self._merged: Tensor | None = None
         self._norms = [*map(_Norm, tracking, self._of_norms(self._scratch))]
@@ -98,18 +97,15 @@ class Statistics:
         for norm in self._norms:
             vars(norm.module)["forward"] = partial(self._forward, norm)
 
-    def _of_norms(self, of_types: Mapping[torch.dtype, Tensor]) -> list[_MeanAndVariance]:
-        """Each norm's part in its own type."""
-        parts = {
-            dtype: [row.split(self._sizes) for row in rows] for dtype, rows in of_types.items()
-        }
-        return [(parts[dtype][0][n], parts[dtype][1][n]) for n, dtype in enumerate(self._dtypes)]
+    def _of_norms(self, mean_and_variance: Tensor) -> list[_MeanAndVariance]:
+        """Each norm's part."""
+        return [*zip(*(row.split(self._sizes) for row in mean_and_variance), strict=True)]
 
     def _copy(self) -> None:
         if len(self._copies) == _MOST_COPIES:
             self._merge()
         fresh = [norm.fresh for norm in self._norms]
-        self._copies.append((fresh, [part.clone() for part in self._scratch.values()]))
+        self._copies.append((fresh, self._scratch.clone()))
         for norm in self._norms:
             norm.fresh = 0
 
@@ -140,11 +136,11 @@ class Statistics:
             self._merged = self._zeros()
         before, mean, spread = self._merged
         of_last: list[int] = []
-        for fresh, parts in self._copies:
+        for fresh, mean_and_variance in self._copies:
             if fresh != of_last:  # most micro-batches are of one size
                 counts, of_variance = self._for_channels([fresh, [max(n - 1, 0) for n in fresh]])
                 of_last = fresh
-            distance, variance = reduce(torch.add, (part.to(mean.dtype) for part in parts))
+            distance, variance = mean_and_variance.to(mean.dtype)
             distance.sub_(mean)
             share = counts / (before + counts).clamp_(min=1)
             # Products and sums are separate operators, never fused: fused ones round otherwise at
@@ -171,7 +167,7 @@ class Statistics:
     @property
     def tensors(self) -> list[Tensor]:
         """Tensors in memory during a step, without the copies that wait to be merged."""
-        return [self._zeros(), *self._scratch.values()]
+        return [self._zeros(), self._scratch]
 
     def _zeros(self) -> Tensor:
         return torch.zeros((3, sum(self._sizes)), dtype=torch.float64, device=self._device)
@@ -184,17 +180,15 @@ class Statistics:
         ran, of_mini_batch = self._mini_batch()
         share = self._for_channels([[norm.factor for norm in self._norms]])[0]
         old = [torch.cat([norm.own[name] for norm in self._norms]) for name in _STATISTICS[:2]]
-        new = {
-            dtype: torch.stack(old).to(dtype) * (1.0 - share).to(dtype) + values * share.to(dtype)
-            for dtype, values in of_mini_batch.items()
-        }
+        dtype = self._scratch.dtype
+        new = torch.stack(old) * (1.0 - share).to(dtype) + of_mini_batch * share.to(dtype)
         for norm, parts in zip(self._norms, self._of_norms(new), strict=True):
             if norm in ran:
                 self._old += [norm.own[name] for name in _STATISTICS[:2]]
                 self._new += parts
         self._counters = [norm.own["num_batches_tracked"] for norm in ran]
 
-    def _mini_batch(self) -> tuple[set[_Norm], dict[torch.dtype, Tensor]]:
+    def _mini_batch(self) -> tuple[set[_Norm], Tensor]:
         """The norms that ran, and mean and variance of all norms, as in `_scratch`."""
         ran = {norm for norm in self._norms if norm.ran}
         if self._gather is None and self._merged is None and not self._copies:
@@ -214,8 +208,7 @@ class Statistics:
             ends = torch.tensor(self._sizes, device=self._device).cumsum(0) - 1
             anywhere = (total[ends] > 0).tolist()
             ran = {norm for norm, yes in zip(self._norms, anywhere, strict=True) if yes}
-        values = torch.stack([mean, spread / (total - 1)])
-        return ran, {dtype: values.to(dtype) for dtype in self._scratch}
+        return ran, torch.stack([mean, spread / (total - 1)]).to(self._scratch.dtype)
 
     def _for_channels(self, values: Sequence[Sequence[float]]) -> Tensor:
         """Numbers of each norm, repeated for its channels: [numbers, channels of all norms]."""

@@ -147,10 +147,6 @@ class Guard:
     def after_recompute(self, p: Pass) -> None:
         """`p.outputs` are those of R, `p.requires` is of F."""
 
-    def on_error(self, p: Pass) -> bool:
-        """A layer raised; whether the pass may run again, since the guard has changed something."""
-        return False
-
     def before_vote(self) -> None:
         """After the last F, where this rank waits: what needs no gradient."""
 
@@ -178,12 +174,6 @@ class Guards:
         """Call a hook of all guards."""
         for guard in self._guards:
             getattr(guard, hook)(*arguments)
-
-    def on_error(self, p: Pass) -> bool:
-        """Whether a guard lets the pass run again."""
-        again = any(guard.on_error(p) for guard in self._guards)
-        self.learned |= again
-        return again
 
     def end_step(self, step: Any) -> Finding:
         """The worst finding of all guards."""

@@ -14,10 +14,9 @@ class OverwrittenInputs(Guard):
 
     An F that is recomputed gets copies, which are gone after it. By their version counters it shows
     whether its stage writes, as timm's ResNet does. Then R gets copies too, and so does an F whose
-    graph B walks; on other stages a graph would keep the copy. Where torch refuses a late write to
-    such an input, the pass runs again on copies, and the step is taken again. The first stage
-    always gets copies, since its inputs are the user's. Two inputs that share memory cannot be
-    written to, since behind a boundary they are two.
+    graph B walks; on other stages a graph would keep the copy, and torch refuses a write that
+    begins in a later step. The first stage always gets copies, since its inputs are the user's. Two
+    inputs that share memory cannot be written to, since behind a boundary they are two.
     """
 
     def __init__(self, *given: Any) -> None:
@@ -49,13 +48,6 @@ class OverwrittenInputs(Guard):
             self._copied.add(p.stage)
 
     after_recompute = after_forward
-
-    def on_error(self, p: Pass) -> bool:
-        """Torch refuses a write to a leaf."""
-        if p.given is not p.leaves:
-            return False
-        self._copied.add(p.stage)
-        return True
 
 
 def versions(tensors: Sequence[Tensor]) -> list[int]:
