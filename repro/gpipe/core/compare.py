@@ -63,16 +63,14 @@ class Comparison:
 
     Attributes:
         differences: of the loss, of each gradient and of each buffer after the step.
-        problem: why the mean over micro-batches is not the loss of the mini-batch; or empty.
     """
 
     differences: tuple[Difference, ...]
-    problem: str = ""
 
     @property
     def verdict(self) -> Verdict:
         """The worst verdict of all differences."""
-        return "different" if self.problem else worst(each.verdict for each in self.differences)
+        return worst(each.verdict for each in self.differences)
 
     def __str__(self) -> str:
         counts = [sum(d.verdict == v for d in self.differences) for v in VERDICTS]
@@ -82,7 +80,7 @@ class Comparison:
             if d.verdict != "same bits":
                 sizes = f"off by {d.largest:.1e}, of numbers up to {d.size:.1e}"
                 lines.append(f"  {d.what:8}  {d.name:32}  {sizes}: {d.verdict}")
-        return "\n".join([*lines, self.problem] if self.problem else lines)
+        return "\n".join(lines)
 
 
 def compare(
@@ -129,7 +127,8 @@ def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> _
     step, check = engine.step, engine.check
     parameters = [*engine.layers.module.parameters()]
     gradients = [parameter.grad for parameter in parameters]
-    engine.check = None  # what it would refuse is to be shown
+    if check is not None:  # whenever the loss was checked last
+        engine.check = LossCheck(engine.runner.device)
     try:
         for parameter in parameters:
             parameter.grad = None
@@ -159,7 +158,7 @@ def _compare_unsplit(
     model = nn.Sequential(OrderedDict((name, layers[name]) for name in names)).to(runner.device)
     given = zip(ranks[::K], ranks[K - 1 :: K], strict=True)
     batches = [to_device((first[0], last[1]), runner.device) for first, last in given]
-    loss, problem = step_without_pipeline(
+    loss = step_without_pipeline(
         model,
         batches,
         len(order),
@@ -170,7 +169,7 @@ def _compare_unsplit(
         region=lambda: runner.region,
     )
     pairs = [(what, found[what], tensors) for what, tensors in _state_of(model, loss).items()]
-    return Comparison(tuple(chain.from_iterable(starmap(differences, pairs))), problem)
+    return Comparison(tuple(chain.from_iterable(starmap(differences, pairs))))
 
 
 def step_without_pipeline(
@@ -183,12 +182,12 @@ def step_without_pipeline(
     step: int,
     order: Sequence[int],
     region: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> tuple[float, str]:
+) -> float:
     """One step of a model without a pipeline, but for the update; its gradients are set.
 
     `batches` has the inputs and targets of each replica, `order` is that of a replica's backwards;
     layers and loss run in `region`. Running statistics of norms move once, by the code that moves
-    them in a pipeline. Returned are the loss, and why it is not that of the mini-batch, or "".
+    them in a pipeline. Returned is the loss.
     """
     tensors = chain(model.parameters(), model.buffers())
     device = next((tensor.device for tensor in tensors), torch.device("cpu"))
@@ -197,7 +196,7 @@ def step_without_pipeline(
     for inputs, targets in batches:
         counts = batch_size(inputs), micro_batches
         MeanLoss(loss_fn, targets, *counts, lambda weight: weights.append(weight) or weight)
-    total, problem = 0.0, ""
+    total = 0.0
     gradients: dict[nn.Parameter, Tensor] = {}
     statistics = Statistics(model.modules())
     statistics.counting = True
@@ -205,10 +204,9 @@ def step_without_pipeline(
         stack.callback(statistics.restore)
         stack.enter_context(rng.preserved(device, others))
         for replica, (inputs, targets) in enumerate(batches):
-            check = LossCheck(device)
             counts = batch_size(inputs), micro_batches
             own = [*model.parameters()]
-            mean = MeanLoss(loss_fn, targets, *counts, lambda _: sum(weights), own, check)
+            mean = MeanLoss(loss_fn, targets, *counts, lambda _: sum(weights), own)
             losses: list[Tensor] = []
             model.zero_grad()  # before the forwards, in which a layer may call backward()
             for i, part in enumerate(split(inputs, micro_batches)):
@@ -224,7 +222,6 @@ def step_without_pipeline(
             for i in order:
                 if losses[i].requires_grad:
                     losses[i].backward()
-            problem = problem or mean.problem(region)
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     former = gradients.get(parameter)
@@ -234,7 +231,7 @@ def step_without_pipeline(
     statistics.commit()
     for parameter in model.parameters():
         parameter.grad = gradients.get(parameter)
-    return total, problem
+    return total
 
 
 def _state_of(module: nn.Module, loss: float) -> _State:

@@ -271,7 +271,7 @@ class Pipeline:
         generators and the number of steps are left as they were.
 
         Raises:
-            ValueError: if the unsplit model does not fit there.
+            ValueError: if the unsplit model does not fit there, or the loss cannot be split.
         """
         with self.engine.runner.autocast_left():
             return compare(self.engine, self.schedule, self.layer_names, inputs, targets, loss_fn)

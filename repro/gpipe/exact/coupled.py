@@ -1,9 +1,10 @@
 """Layers in which the output for one example depends on the other examples of the batch."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from repro.gpipe.exact import rng
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
 from repro.gpipe.exact.guard import Guard, Pass
 from repro.gpipe.exact.nonfinite import real_values
-from repro.gpipe.exact.snapshot import state_preserved
 from repro.gpipe.tree import Tree, flatten, leaves, sizes, unflatten
 
 _log = logging.getLogger(__name__)
@@ -122,24 +122,23 @@ class CoupledExamples(Guard):
         possible: a layer may combine examples in training alone.
         """
         shares = [size / sum(self._sizes[:2]) for size in self._sizes[:2]]
-        every = [*layer.modules()]
-        of_torch = [part for part in every if type(part).__module__.startswith("torch.")]
+        every = {*layer.modules()}
+        of_torch = {part for part in every if type(part).__module__.startswith("torch.")}
         off, both = of_torch, self._run(layer, values[0], 1.0, of_torch)
         if both.is_random:
             off, both = every, self._run(layer, values[0], 1.0, every)
         apart = zip(values[1:], shares, strict=True)
         return [both, *(self._run(layer, *each, off) for each in apart)]
 
-    def _run(self, layer: nn.Module, value: _Value, share: float, off: Sequence[nn.Module]) -> _Run:
-        """Run a layer forward and backward, and leave no trace of it.
+    def _run(self, layer: nn.Module, value: _Value, share: float, off: set[nn.Module]) -> _Run:
+        """Run a copy of a layer forward and backward.
 
         Parts that are `off` are in evaluation mode. The loss is a mean over the examples, of which
         these are a `share`.
         """
         given, skeleton = value
-        with rng.trial(self._device) as has_drawn, torch.enable_grad(), _unchanged(layer):
-            for part in off:
-                part.training = False
+        layer = _copy(layer, off)
+        with rng.trial(self._device) as has_drawn, torch.enable_grad():
             inputs = [t.detach().requires_grad_(_is_float(t)) for t in given]
             with self._runner.region:
                 # Copies, since a layer may write to its inputs.
@@ -171,32 +170,21 @@ class CoupledExamples(Guard):
         return "gradients" * bool(distance > rounding * both.size)
 
 
-@contextmanager
-def _unchanged(layer: nn.Module) -> Iterator[None]:
-    """Wrap a run of a layer: put back all that it changes, and let batch norms combine nothing."""
-    parts, parameters = [*layer.modules()], [*layer.parameters()]
-    modes = [part.training for part in parts]
-    norms = [
-        part for part in parts if isinstance(part, BATCH_NORMS) and "forward" not in vars(part)
-    ]
-    before = [(p, p.grad, p.detach().clone()) for p in parameters]
-    with state_preserved(layer):
-        for norm in norms:
-            vars(norm)["forward"] = _normalised_alone
-        for parameter in parameters:
-            parameter.grad = None
-        try:
-            yield
-        finally:
-            for norm in norms:
-                del vars(norm)["forward"]
-            for part, mode in zip(parts, modes, strict=True):
-                part.training = mode
-            for parameter, gradient, values in before:
-                parameter.grad = gradient
-                if not torch.equal(parameter, values):
-                    with torch.no_grad():
-                        parameter.copy_(values)
+def _copy(layer: nn.Module, off: set[nn.Module]) -> nn.Module:
+    """A copy with the hooks of the parameters; its batch norms combine no examples."""
+    every = chain.from_iterable(vars(part).items() for part in layer.modules())
+    # Such as the weight that a forward makes of those of `spectral_norm`.
+    made = [t for _, t in every if isinstance(t, Tensor) and not t.is_leaf]
+    copy = deepcopy(layer, {id(t): t.detach() for t in made})
+    for part, its in zip(layer.modules(), copy.modules(), strict=True):
+        its.training = part.training and part not in off
+        if isinstance(its, BATCH_NORMS):
+            vars(its)["forward"] = _normalised_alone
+    for parameter, its in zip(layer.parameters(), copy.parameters(), strict=True):
+        its.grad = None
+        for hook in (parameter._backward_hooks or {}).values():
+            its.register_hook(hook)
+    return copy
 
 
 def _normalised_alone(x: Tensor, *_: object) -> Tensor:
