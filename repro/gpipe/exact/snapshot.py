@@ -39,7 +39,8 @@ class Snapshot:
 
     def __init__(self, held: Iterable[Any]) -> None:
         """Take a snapshot of the dicts, lists and generators among what is given."""
-        every = [each for each in held if _is_looked_at(each)]
+        every = [each for each in held if isinstance(each, dict | _SEQUENCES | _GENERATORS)]
+        every = [each for each in every if isinstance(each, _GENERATORS) or len(each) <= _MOST]
         self._dicts: list[dict[Any, Any]] = [each for each in every if isinstance(each, dict)]
         self._lengths = [*map(len, self._dicts)]
         others = [(each, None) for each in every if not isinstance(each, dict)]
@@ -168,12 +169,6 @@ def _places(dicts: Iterable[dict[Any, Any]]) -> Iterator[Place]:
             kept = isinstance(value, _PLAIN | Tensor | dict | _SEQUENCES | _GENERATORS)
             if kept and name not in OWN_KEYS and not isinstance(value, nn.Parameter):
                 yield each, name
-
-
-def _is_looked_at(value: Any) -> bool:
-    if isinstance(value, dict | _SEQUENCES):
-        return len(value) <= _MOST
-    return isinstance(value, _GENERATORS)
 
 
 def _is_equal(place: Place, a: Any, b: Any) -> bool:
