@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from repro.gpipe.comm.message import copied
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
 from repro.gpipe.exact.guard import Guard, Pass
-from repro.gpipe.exact.nonfinite import real_values
 from repro.gpipe.tree import Tree, flatten, leaves, sizes, unflatten
 
 _log = logging.getLogger(__name__)
@@ -139,7 +137,7 @@ class CoupledExamples(Guard):
         given, skeleton = value
         layer = _copy(layer, off)
         with rng.trial(self._device) as has_drawn, torch.enable_grad():
-            inputs = [t.detach().requires_grad_(_is_float(t)) for t in given]
+            inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in given]
             with self._runner.region:
                 # Copies, since a layer may write to its inputs.
                 made = layer(unflatten([t.clone() for t in inputs], skeleton))
@@ -147,21 +145,20 @@ class CoupledExamples(Guard):
             is_random = has_drawn()
             roots = [t for t in outputs if t.requires_grad]
             upstream = [_upstream(t, share) for t in roots]
-            parameters = [p for p in layer.parameters() if p.requires_grad]
-            at = [*(t for t in inputs if t.requires_grad), *parameters]
-            gradients: list[Tensor | None] = [None] * len(at)
+            at = [t for t in (*inputs, *layer.parameters()) if t.requires_grad]
+            gradients = [torch.zeros_like(t) for t in at]
             if roots and at and not is_random:
-                gradients = [*torch.autograd.grad(roots, at, upstream, allow_unused=True)]
-            # And what a backward() inside the layer has added.
-            gradients += [p.grad for p in parameters]
-        products = [_product(g, t) for g, t in zip(gradients, [*at, *parameters], strict=True)]
-        size = _norm([*upstream, *(g for g in gradients if g is not None)])
+                found = torch.autograd.grad(roots, at, upstream, materialize_grads=True)
+                gradients = [gradient.to_dense() for gradient in found]
+        products = [_product(g, t.detach()) for g, t in zip(gradients, at, strict=True)]
+        size = _norm([*upstream, *gradients])
         of_outputs = [t.detach() for t in outputs], structure
         return _Run(of_outputs, torch.tensor(products, dtype=torch.float64), size, is_random)
 
     def _difference(self, both: _Run, joined: Sequence[Tensor], a: _Run, b: _Run) -> str:
         """What is not the same joined and apart, beyond rounding, which few elements may exceed."""
-        outputs = [(x, y) for x, y in zip(both.outputs[0], joined, strict=True) if _is_float(x)]
+        pairs = zip(both.outputs[0], joined, strict=True)
+        outputs = [(x, y) for x, y in pairs if x.is_floating_point()]
         epsilons = [torch.finfo(x.dtype).eps for x, _ in outputs]
         rounding = max([*epsilons, _EPSILON[self._device.type == "cpu"]]) ** 0.5
         if _norm([x - y for x, y in outputs]) > rounding * _norm([y for _, y in outputs]):
@@ -172,9 +169,9 @@ class CoupledExamples(Guard):
 
 def _copy(layer: nn.Module, off: set[nn.Module]) -> nn.Module:
     """A copy with the hooks of the parameters; its batch norms combine no examples."""
-    every = chain.from_iterable(vars(part).items() for part in layer.modules())
+    every = [each for part in layer.modules() for each in vars(part).values()]
     # Such as the weight that a forward makes of those of `spectral_norm`.
-    made = [t for _, t in every if isinstance(t, Tensor) and not t.is_leaf]
+    made = [t for t in every if isinstance(t, Tensor) and not t.is_leaf]
     copy = deepcopy(layer, {id(t): t.detach() for t in made})
     for part, its in zip(layer.modules(), copy.modules(), strict=True):
         its.training = part.training and part not in off
@@ -199,7 +196,7 @@ def _joined(whole: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """
     has_examples = whole.shape != a.shape
     apart = torch.cat([a, b]) if has_examples else a
-    if apart.shape != whole.shape or not (_is_float(whole) or torch.equal(whole, apart)):
+    if apart.shape != whole.shape or not (whole.is_floating_point() or torch.equal(whole, apart)):
         raise ValueError(f"outputs of shape {tuple(a.shape)} are not joined in dimension 0")
     return apart if has_examples else whole
 
@@ -210,20 +207,13 @@ def _upstream(outputs: Tensor, share: float) -> Tensor:
     return share / max(at.numel(), 1) * torch.cos(4 * at / (1 + at.abs()))
 
 
-def _product(gradient: Tensor | None, of: Tensor) -> float:
+def _product(gradient: Tensor, of: Tensor) -> float:
     """The product of a gradient with numbers made of what it is the gradient of."""
-    if gradient is None:
-        return 0.0
-    at = real_values(of.detach())
-    numbers = at.cos() + at.sin()  # neither odd nor even, and not all zero where weights are
-    return float((real_values(gradient.to_dense()) * numbers).sum(dtype=torch.float64))
+    numbers = of.cos() + of.sin()  # neither odd nor even, and not all zero where weights are
+    return float((gradient * numbers).sum(dtype=torch.float64))
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
     """The norm of all their elements."""
-    norms = [torch.linalg.vector_norm(real_values(t), dtype=torch.float64) for t in tensors]
+    norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]
     return float(torch.stack(norms).norm()) if norms else 0.0
-
-
-def _is_float(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
