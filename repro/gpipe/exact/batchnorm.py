@@ -98,8 +98,9 @@ class Statistics:
             vars(norm.module)["forward"] = partial(self._forward, norm)
 
     def _of_norms(self, mean_and_variance: Tensor) -> list[_MeanAndVariance]:
-        """Each norm's part."""
-        return [*zip(*(row.split(self._sizes) for row in mean_and_variance), strict=True)]
+        """Each norm's part, not as a plain view: those share the version that autograd checks."""
+        parts = (torch.unsafe_split_with_sizes(row, self._sizes) for row in mean_and_variance)
+        return [*zip(*parts, strict=True)]
 
     def _copy(self) -> None:
         if len(self._copies) == _MOST_COPIES:
