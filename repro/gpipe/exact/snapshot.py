@@ -47,16 +47,16 @@ class Snapshot:
         self.places: list[Place] = [*_places(self._dicts), *others]
         self.index = {key(place): k for k, place in enumerate(self.places)}
         self.values: list[Any] = [_ABSENT] * len(self.places)
-        self._copies: dict[int, Tensor | None] = {}  # of tensors, by place
+        self._copies: dict[int, Tensor] = {}  # of tensors, by place
         self.take(range(len(self.places)))
 
     def take(self, which: Iterable[int], *, copies: bool = True) -> None:
-        """Take the values that some places have now; a tensor without a copy is not put back."""
+        """Take the values that some places have now; without copies by identity alone."""
         for k in which:
             value = self.values[k] = read(self.places[k])
             self._copies.pop(k, None)
-            if isinstance(value, Tensor):
-                self._copies[k] = value.detach().clone() if copies else None
+            if copies and isinstance(value, Tensor):
+                self._copies[k] = value.detach().clone()
         self._versions = versions([self.values[k] for k in self._copies])
 
     def has_all_keys(self) -> bool:
@@ -71,9 +71,9 @@ class Snapshot:
         of_tensors = versions([self.values[k] for k in self._copies])
         both_versions = zip(self._copies, of_tensors, self._versions, strict=True)
         found += [k for k, version, before in both_versions if version != before]
-        for k, copy in self._copies.items() if closely else ():
-            if copy is not None and not _has_values_of(self.values[k], copy):
-                found.append(k)
+        if closely:
+            pairs = self._copies.items()
+            found += [k for k, copy in pairs if not _has_values_of(self.values[k], copy)]
         return [*dict.fromkeys(found)]
 
     def made(self) -> list[Place]:
@@ -84,10 +84,9 @@ class Snapshot:
     def restore(self) -> None:
         """Put all values back."""
         for k in self.changed(closely=True):
-            value, copy = self.values[k], self._copies.get(k)
-            if copy is not None:
-                value.copy_(copy)
-            write(self.places[k], value)
+            if k in self._copies:
+                self.values[k].copy_(self._copies[k])
+            write(self.places[k], self.values[k])
         for place in self.made():
             write(place, _ABSENT)
 

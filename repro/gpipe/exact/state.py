@@ -41,7 +41,7 @@ class LayerState(Guard):
         self._recomputes = False
         if self._first:
             self._tree, self._held = tree, Snapshot(held_by([layers.module, *layers.of_loss]))
-            self._in_norms = {id(m._buffers) for m in layers.modules if owns(m, "running_mean")}
+            self._of_norms = {id(m._buffers) for m in layers.modules if owns(m, "running_mean")}
             self._of_two_stages = self._held_by_two_stages()
             if len(self._moving) > len(self._held.places) + _MOST_OF_OTHERS:
                 known = self._moving.keys() & self._held.index.keys()
@@ -50,9 +50,9 @@ class LayerState(Guard):
         moving = {index[each] for each in self._moving.keys() & index.keys()}
         changed = moving.union(self._held.changed())
         # No forward moves these running statistics, only `RunningStatistics`: a copy is not needed.
-        uncopied = {k for k in changed - moving if id(self._held.places[k][0]) in self._in_norms}
-        self._held.take(changed - uncopied)
-        self._held.take(uncopied, copies=False)
+        in_norms = {k for k in changed - moving if id(self._held.places[k][0]) in self._of_norms}
+        self._held.take(changed - in_norms)
+        self._held.take(in_norms, copies=False)
 
     def before_forward(self, p: Pass) -> None:
         self._first |= p.first
