@@ -29,15 +29,6 @@ def reachable(value: Any, more: Callable[[Any], Sequence[Any]] = lambda _: ()) -
             todo += [*parts_of(value), *more(value)]
 
 
-def inside_module(value: Any) -> list[Any]:
-    """Additional parts of a module: its children, and what its forward names."""
-    if not isinstance(value, nn.Module):
-        return []
-    forward = getattr(type(value), "forward", None)  # a scripted one cannot be read
-    own = [MethodType(forward, value)] if isinstance(forward, FunctionType) else []
-    return [*own, *value.children()]
-
-
 def parts_of(value: Any) -> list[Any]:
     """The values that a function's code names, or that a container or a callable holds.
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.control_channel import ControlChannel
-from repro.gpipe.core.loss import to_float
 
 
 @torch.no_grad()
@@ -22,21 +21,16 @@ def clip_grad_norm_(
     """Scale the gradients so that their norm over all stages is at most `max_norm`.
 
     The norms of all gradients are put into one vector in layer order; the norm of that vector is
-    the total. So the total has the same bits for every K. A problem of one rank, such as that it
-    is too `late`, is an error on all of them. Call it on every rank.
+    the total. So the total has the same bits for every K. That one rank is too `late` is an error
+    on all of them. Call it on every rank.
     """
-    limit, kind, problem = to_float(max_norm), to_float(norm_type), ""
+    limit, kind, problem = float(max_norm), float(norm_type), ""
     if late:
         problem = (
             "train_step has updated the weights already; call train_step without an optimizer, "
             "then clip_grad_norm_, then optimizer.step()"
         )
-    elif not (limit >= 0 and kind > 0):
-        problem = (
-            f"max_norm={max_norm!r}, norm_type={norm_type!r}: must be numbers, at least 0 and "
-            "above 0; inf is allowed"
-        )
-    norms = [] if problem else [_norms(of_stage, kind) for of_stage in parameters]
+    norms = [_norms(of_stage, kind) for of_stage in parameters]
     same = {"max_norm": limit, "norm_type": kind}
     of_all = all_ranks.gather_alike("clip_grad_norm_", norms, same, problem)
 

@@ -15,7 +15,7 @@ from torch import nn
 from repro.gpipe.comm.control_channel import ControlChannel, Vote
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms
-from repro.gpipe.core.loss import Loss, Metrics, refuse_foreign_modules, summed
+from repro.gpipe.core.loss import Loss, MeanLoss, Metrics, refuse_foreign_modules, summed
 from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.rank_actions import RankActions
 from repro.gpipe.core.rank_layers import RankLayers
@@ -30,7 +30,7 @@ from repro.gpipe.exact.guard import Finding, Guards, Outcome, raise_first
 from repro.gpipe.runtime.health import begin_step, report_errors_to_all
 from repro.gpipe.runtime.status import status
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.tree import Tree
+from repro.gpipe.tree import Tree, to_device
 
 _MOST_ATTEMPTS = 8  # of one step; a guard learns each thing once
 
@@ -65,7 +65,7 @@ class Engine:
         self.recorder = Recorder(runner.device)
         self.step, self.loss = 0, math.nan
         self.metrics: Metrics = {}
-        self.check = LossCheck(runner.device) if check_loss else None
+        self.check = LossCheck(runner.device, lambda: runner.region) if check_loss else None
         self._guards, self._foreign, self._input_forms = guards, foreign, Forms()
         self._micro_batches = schedule.micro_batches
         self._actions = RankActions(stages, links, schedule, self.recorder)
@@ -118,8 +118,7 @@ class Engine:
             with torch.enable_grad(), self.runner.generators_preserved(evaluate=False) as unseen:
                 self._actions.do_all(self._prepare_vote if replicas is None else None)
                 if step.mean_loss is not None:
-                    step.mean_loss.refuse_constant()
-                    problem = problem or step.mean_loss.problem(lambda: self.runner.region)
+                    problem = problem or step.mean_loss.problem()
                 if replicas is not None:
                     # Before statistics are gathered: replicas must meet in the same order.
                     replicas.sum_gradients(self.layers.parameters)
@@ -146,7 +145,7 @@ class Engine:
         with self.runner.generators_preserved(evaluate=True):
             self._actions.do_all()
         if step.mean_loss is not None:
-            problem = step.mean_loss.problem(lambda: self.runner.region)
+            problem = step.mean_loss.problem()
         self._flush()
         step.add_up_loss(self._total)
         of_ranks = self.all_ranks.all_gather((problem, step.metrics, step.own_loss))
@@ -181,7 +180,11 @@ class Engine:
             raise ValueError(str(error)) from None  # other replicas know nothing of it, and wait
         if self.channel.is_last:
             refuse_foreign_modules(loss_fn, self._foreign)
-            step.set_loss(targets, loss_fn, self._total, self.check)
+            last = self.layers.layers[max(self.layers.stages)]
+            own = (parameter for _, layer in last for parameter in layer.parameters())
+            check = None if targets is None and evaluate else self.check  # not of a prediction
+            batch = to_device(targets, self.runner.device), step.examples, self._micro_batches
+            step.mean_loss = MeanLoss(loss_fn, *batch, self._total, own, check)
         self._actions.begin_step(step)
         self.recorder.span("setup", self.channel.rank, -1, started)
         self.current = step

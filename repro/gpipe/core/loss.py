@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
@@ -12,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.callables import names_in, parts_of, reachable
+from repro.gpipe.core.callables import names_in, reachable
 from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.loss_terms import terms_of
 from repro.gpipe.core.ownership import refuse_foreign_leaves
-from repro.gpipe.exact.snapshot import OWN_KEYS
 from repro.gpipe.tree import Tree, flatten, map_leaves, sizes, split
 from repro.gpipe.tree import check as check_batch
 from repro.io.untrusted import short
@@ -24,6 +22,7 @@ from repro.io.untrusted import short
 Metrics = dict[str, Tensor | float]
 # (outputs, targets) of a micro-batch -> its mean loss, a tensor, or that and metrics.
 Loss = Callable[[Any, Any], Any]
+_OF_EVERY_MODULE = {*dir(nn.Module())}  # attributes and methods
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,19 @@ class Weighted:
         return self.loss(outputs, targets)
 
 
-def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
-    """Raise a ValueError if a loss names layers or weights of other stages: they never run here.
+def inner_loss(loss_fn: Any) -> Any:
+    """The loss itself, without `Weighted` and torch.compile around it."""
+    loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
+    for name in ("_orig_mod", "_torchdynamo_orig_callable"):
+        loss = getattr(loss, name, loss)
+    return loss
 
-    It may name a container of all layers. Their weights raise an error of their own, so of what is
-    in it only other attributes that the loss names are refused.
+
+def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
+    """Raise a ValueError if a loss reads what layers of other stages hold: they never run here.
+
+    That is an attribute that it names, of a layer that it reaches, or a detached weight. The
+    weights themselves raise an error of their own, so a loss may reach a container of all layers.
     """
     if not callable(loss_fn):
         raise ValueError(
@@ -59,40 +66,27 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
         )
     reached = [*reachable(loss_fn)] if foreign else []
     codes = [each.__code__ for each in reached if isinstance(each, FunctionType)]
-    words: set[Any] = set().union(*(names_in(code) | {*code.co_consts} for code in codes))
-    containers = [each for each in reached if isinstance(each, list | tuple | dict)]
-    contained = {id(member) for each in containers for member in parts_of(each)}
+    named = {name for code in codes for name in names_in(code)} - _OF_EVERY_MODULE
     for found in reached:
-        used: list[Any] = []
+        reads = False
         if isinstance(found, nn.Module):
-            of_others = [part for part in found.modules() if part in foreign]
-            named = found in foreign and id(found) not in contained
-            used = of_others if named else [part for part in of_others if words & _kept(part)]
+            parts = [part for part in found.modules() if part in foreign]
+            reads = any(n in vars(part) or hasattr(type(part), n) for part in parts for n in named)
         elif isinstance(found, Tensor) and found.layout == torch.strided:
-            used = [storage for storage in [found.untyped_storage()] if storage in foreign]
-        if used:
+            reads = found.untyped_storage() in foreign
+        if reads:
             raise ValueError(
                 f"loss_fn: uses {type(found).__name__} of the model, and other stages run layers "
                 "of it; return what the loss needs with the outputs"
             )
 
 
-def _kept(layer: nn.Module) -> set[str]:
-    """Attributes and methods of a layer that not every module has."""
-    return (vars(layer).keys() | _names_of(type(layer))) - OWN_KEYS
-
-
-@cache
-def _names_of(kind: type) -> set[str]:
-    return {*dir(kind)} - {*dir(nn.Module)}
-
-
 class MeanLoss:
     """Turns the last stage's outputs of micro-batch i into its share of the mini-batch's loss.
 
-    `total` sums a number over all replicas. The loss may also use `parameters`.
-    With a `check`, the mean is compared with the loss of the mini-batch where that is due. That of
-    several replicas is not, so that they need terms that are known, and two micro-batches each.
+    `total` sums a number over all replicas. The loss may use `parameters`, which are read once.
+    With a `check`, a loss that is not one of torch.nn is compared with that of the replica's
+    mini-batch, for which it needs two micro-batches.
 
     Attributes:
         parts: the targets of each micro-batch.
@@ -106,11 +100,10 @@ class MeanLoss:
         examples: int,
         micro_batches: int,
         total: Callable[[float], float],
-        parameters: Sequence[nn.Parameter] = (),
+        parameters: Iterable[nn.Parameter] = (),
         check: LossCheck | None = None,
     ) -> None:
-        self._loss = loss_fn
-        self._parameters = parameters
+        self._loss, self._parameters = loss_fn, parameters
         self.parts: list[Tree] = [None] * micro_batches
         self.metrics: dict[int, Metrics] = {}
         if targets is not None:
@@ -118,35 +111,23 @@ class MeanLoss:
             if found != examples:
                 raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
             self.parts = split(targets, micro_batches)
-        counts = sizes(examples, micro_batches)
+        counts, loss = sizes(examples, micro_batches), inner_loss(loss_fn)
         is_weighted = isinstance(loss_fn, Weighted)
-        uncompiled: Any = loss_fn.loss if is_weighted else loss_fn
-        for name in ("_orig_mod", "_torchdynamo_orig_callable"):
-            uncompiled = getattr(uncompiled, name, uncompiled)
-        terms = terms_of(uncompiled, self.parts, counts)
-        is_sum = terms is not None and terms.summed
-        # Whether it is known to be right, if outputs and targets have one shape where that counts.
-        self._is_exact = terms is not None
-        self._needs_one_shape = terms is not None and not terms.of_labels
-        weights: Sequence[float] = [*map(float, counts)]
+        terms = None if is_weighted else terms_of(loss, self.parts, counts)
+        weights: Sequence[float] = [*map(float, counts)] if terms is None else terms
         if is_weighted and loss_fn.weight is not len:  # which would count the members of a dict
-            weights = [to_float(loss_fn.weight(part)) for part in self.parts]
-        if is_weighted and terms is not None:
-            self._is_exact = not is_sum and all(map(math.isclose, weights, terms.weights))
-        elif terms is not None:
-            weights = terms.weights
-        self._shares = _shares(weights, total)
-        is_replica = not math.isclose(sum(self._shares), 1)
-        is_compared = micro_batches > 1 and (is_weighted or terms is not None)
-        self._is_unsure = check is not None and is_replica and not is_compared
-        if is_sum and not is_weighted:
-            weights, self._shares = [], [1.0] * micro_batches
+            weights = [float(loss_fn.weight(part)) for part in self.parts]
+        # A sum has no terms that it is divided by.
+        self._shares = _shares(weights, total) if weights else [1.0] * micro_batches
+        # Replicas are not compared with each other.
+        is_alone = micro_batches == 1 and not math.isclose(sum(self._shares), 1)
+        self._is_unsure = check is not None and is_alone and terms is None and not is_weighted
         # Of any micro-batch so far.
         self._outputs_require_gradient = self._loss_requires_gradient = False
         self._leaves_are_own = False  # those of the loss's graph; all micro-batches have alike ones
-        self._check = check if micro_batches > 1 else None
+        self._check = check if micro_batches > 1 and terms is None else None
         if self._check is not None:
-            self._check.begin(uncompiled, targets, self.parts, counts, weights)
+            self._check.begin(loss, targets, self.parts, counts, weights)
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
@@ -156,26 +137,22 @@ class MeanLoss:
                 f"the last layer returned {short(outputs)}, which holds no tensor for the loss to "
                 "be made of; check that it has a return statement"
             )
-        shapes = {tensor.shape for tensor in (*tensors, *flatten(self.parts[i])[0])}
-        if self._needs_one_shape and len(shapes) > 1:
-            self._is_exact = False
-        if self._check is not None and not self._is_exact:
+        if self._check is not None:
             self._check.keep(i, outputs)
         ends = [t.grad_fn for t in tensors]
         versions = [t.is_inference() or t._version for t in tensors]
         # A copy, as inputs get one: the loss may write to its targets, and R needs them again.
-        targets = map_leaves(Tensor, copied, self.parts[i])
-        loss = self._loss(outputs, targets)
+        made = self._loss(outputs, map_leaves(Tensor, copied, self.parts[i]))
         if [t.is_inference() or t._version for t in tensors] != versions:
             raise ValueError("loss_fn: writes to outputs in place; take o = o / 2, not o /= 2")
-        if isinstance(loss, tuple) and len(loss) == 2:
-            loss, self.metrics[i] = loss[0], _checked(loss[1])
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            returned = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        loss, metrics = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not isinstance(metrics, dict):
+            returned = tuple(made.shape) if isinstance(made, Tensor) else short(made)
             raise ValueError(
                 f"loss_fn: returned {returned}, needed is one number, the mean over the "
                 "micro-batch, or (that number, a dict of metrics)"
             )
+        self.metrics[i] = {name: _summable(value) for name, value in metrics.items()}
         if self._shares[i] == 0:
             # A sum of no elements, with gradients of zero: the outputs may be NaN.
             empty = (t.flatten()[:0].sum() for t in tensors if t.is_floating_point())
@@ -185,51 +162,31 @@ class MeanLoss:
         self._outputs_require_gradient |= any(t.requires_grad for t in tensors)
         self._loss_requires_gradient |= loss.requires_grad
         if loss.requires_grad and not self._leaves_are_own:
-            refuse_foreign_leaves([loss], [*tensors, *self._parameters], ends)
+            refuse_foreign_leaves([loss], chain(tensors, self._parameters), ends)
             self._leaves_are_own = True
         return loss * self._shares[i]
 
-    def problem(self, region: Callable[[], AbstractContextManager[object]]) -> str:
-        """After the last micro-batch: why the loss cannot be split, which runs in `region`."""
-        problem = "" if self._check is None else self._check.problem(region)
-        is_unsure = self._is_unsure and not self._is_exact and self._loss_requires_gradient
-        if problem or not is_unsure:
-            return problem
-        return (
-            "loss_fn: replicas do not compare it; give Weighted(loss_fn, lambda targets: number of "
-            "terms), such as len for a mean over examples, and take M of 2 or more"
-        )
-
-    def refuse_constant(self) -> None:
-        """After the last backward: raise a ValueError if outputs had gradients and no loss did."""
+    def problem(self) -> str:
+        """After the last backward: why the step is refused, or empty."""
         if self._outputs_require_gradient and not self._loss_requires_gradient:
-            raise ValueError("loss_fn: no micro-batch's loss has a gradient; do not detach() it")
+            return "loss_fn: no micro-batch's loss has a gradient; do not detach() it"
+        if self._is_unsure and self._loss_requires_gradient:
+            return (
+                "loss_fn: replicas do not compare it; give Weighted(loss_fn, lambda targets: "
+                "number of terms), such as len for a mean over examples, or take M of 2 or more"
+            )
+        return "" if self._check is None else self._check.problem()
 
 
 def _shares(weights: Sequence[float], total: Callable[[float], float]) -> list[float]:
     """The share of each micro-batch in the mean over the mini-batches of all replicas."""
-    valid = all(weight >= 0 and math.isfinite(weight) for weight in weights)
-    # Replicas add their sums, so that with one NaN all of them refuse.
-    mini_batch_weight = total(sum(weights) if valid else math.nan)
-    if not mini_batch_weight > 0:
+    mini_batch_weight = total(sum(weights))
+    if min(weights) < 0 or not 0 < mini_batch_weight < math.inf:
         raise ValueError(
             f"loss_fn: its micro-batches weigh {weights}; each weight must be finite and at "
             "least 0, and the mini-batch's more than 0: a mean over nothing is none"
         )
     return [weight / mini_batch_weight for weight in weights]
-
-
-def _checked(metrics: object) -> Metrics:
-    """The metrics that a loss returned, without graphs."""
-    if not isinstance(metrics, dict) or not all(
-        isinstance(key, str) and isinstance(value, bool | int | float | Tensor)
-        for key, value in metrics.items()
-    ):
-        raise ValueError(
-            f"loss_fn: returned metrics {short(metrics)}; give a dict of numbers or tensors by "
-            "name, which are summed over the mini-batch"
-        )
-    return {name: _summable(value) for name, value in metrics.items()}
 
 
 def _summable(value: Tensor | float) -> Tensor | float:
@@ -247,11 +204,3 @@ def summed(of_each: Iterable[Metrics]) -> Metrics:
         for name, value in metrics.items():
             sums[name] = sums[name] + value if name in sums else value
     return sums
-
-
-def to_float(value: Any) -> float:
-    """Convert a number, or the string "inf" as torch does; NaN, which is refused, for all else."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return math.nan

@@ -10,16 +10,14 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
-from itertools import islice, product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.callables import inside_module, reachable
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.snapshot import state_preserved
 from repro.gpipe.tree import Tree, flatten, map_leaves, unflatten, unwrapped
@@ -27,12 +25,14 @@ from repro.io.untrusted import short
 
 _log = logging.getLogger(__name__)
 
-_MOST_WAYS = 16  # to join outputs that are tried
 # Relative, of two means of the same terms in another order.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}
 _ROUNDING_OF_OTHERS = 2e-2
-_MASK = 1e4  # outputs that are as large are taken for masked ones, which the loss does not use
 _Region = Callable[[], AbstractContextManager[object]]  # what the loss runs in
+
+
+class _NotComparedError(Exception):
+    """Why the loss of the whole mini-batch is not known, or tells nothing."""
 
 
 class LossCheck:
@@ -40,16 +40,12 @@ class LossCheck:
 
     It is due in the first, second, fourth, eighth step of a loss and so on, so that a mistake that
     begins later is found within twice as many steps. Steps whose targets have negative numbers,
-    as ignored labels are by default, are counted for themselves. A loss that is known to be exact
-    is not compared.
+    as ignored labels are by default, are counted for themselves.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._steps: Counter[tuple[Any, ...]] = Counter()  # of each loss, by its code
-        self._code: tuple[Any, ...] | None = None
-        self._outputs: dict[int, Tree] = {}
-        self.losses: dict[int, Tensor] = {}
+    def __init__(self, device: torch.device, region: _Region) -> None:
+        self._device, self._region = device, region
+        self._steps: Counter[object] = Counter()  # of each kind
 
     def begin(
         self,
@@ -62,152 +58,113 @@ class LossCheck:
         """Before the first micro-batch of a step.
 
         `parts` are the targets of the micro-batches, `sizes` their numbers of examples, and
-        `weights` those in the mean; a sum has none.
+        `weights` those in the mean.
         """
         self._loss, self._targets, self._parts = loss_fn, targets, parts
         self._sizes, self._weights = sizes, weights
-        self._outputs, self.losses, self._code = {}, {}, None
+        self._outputs: dict[int, Tree] = {}
+        self.losses: dict[int, Tensor] = {}
+        # A loss may be made anew for each step, with the same code.
+        function = loss_fn.func if isinstance(loss_fn, partial) else loss_fn
+        code = getattr(function, "__code__", type(function))
+        # The first negative labels may be ones that a loss ignores.
+        numbers = [t for t in flatten(unwrapped(targets))[0] if not t.is_complex()]
+        self._kind = code, any(bool((t < 0).any()) for t in numbers)
+        self._is_due = (self._steps[self._kind] + 1).bit_count() == 1  # a power of two
 
     def keep(self, i: int, outputs: Tree) -> None:
         """Keep what the last layer made of micro-batch i, if a check is due."""
-        if self._code is None:
-            # A loss may be made anew for each step.
-            code = (
-                getattr(each, "__code__", each if isinstance(each, type) else type(each))
-                for each in reachable(self._loss, inside_module)
-                if callable(each)
-            )
-            # The first negative labels may be ones that a loss ignores.
-            numbers = [t for t in flatten(unwrapped(self._targets))[0] if not t.is_complex()]
-            self._code = (*code, any(bool((t < 0).any()) for t in numbers))
-        if (self._steps[self._code] + 1).bit_count() == 1:  # a power of two
+        if self._is_due:
             self._outputs[i] = map_leaves(Tensor, copied, outputs)
 
-    def problem(self, region: _Region) -> str:
+    def problem(self) -> str:
         """After the last micro-batch: why the loss cannot be split; empty if it can.
 
-        The loss runs in `region`. Whatever it changes is put back.
+        It is empty, too, if that is unknown, which is logged. What the loss changes is put back.
         """
-        count, problem = len(self._parts), ""
-        if len(self._outputs) == count:
-            outputs = [self._outputs[i] for i in range(count)]
-            losses = [float(self.losses.get(i, 0.0)) for i in range(count)]
-            self._outputs = {}
+        if self._is_due:
+            losses = [float(self.losses.get(i, 0.0)) for i in range(len(self._parts))]
             if not self.losses or not all(map(math.isfinite, losses)):
                 return ""  # such a step does not count
-            problem = self._compare(outputs, losses, region)
-        if self._code is not None and not problem:
-            self._steps[self._code] += 1
-        return problem
+            try:
+                problem = self._compare(losses)
+            except _NotComparedError as reason:
+                problem = ""
+                _log.warning(
+                    "loss_fn: not compared with the loss of the whole mini-batch, because %s; it "
+                    "is right if it is a mean over the examples",
+                    reason,
+                )
+            self._outputs.clear()
+            if problem:
+                return problem
+        self._steps[self._kind] += 1
+        return ""
 
-    def _compare(self, outputs: Sequence[Tree], losses: Sequence[float], region: _Region) -> str:
-        """Why the loss cannot be split; empty if it can, or if that is unknown (logged).
-
-        `outputs` and `losses` are those of the micro-batches.
-        """
+    def _compare(self, losses: Sequence[float]) -> str:
+        """Why the loss cannot be split; empty if it can. `losses` are those of micro-batches."""
+        pairs = zip(self._weights, losses, strict=True)
+        mean = sum(weight * loss for weight, loss in pairs) / sum(self._weights)
         last = next(reversed(self.losses))
         dtype = self.losses[last].dtype
         tolerance = _ROUNDING.get(dtype, _ROUNDING_OF_OTHERS) * max(map(abs, losses))
         # Terms that cancel leave the rounding of the terms.
-        largest = max((_largest(t) for part in outputs for t in flatten(part)[0]), default=0.0)
-        tolerance += 16 * torch.finfo(dtype).eps * largest
-        again = self._value(outputs[last], self._parts[last], region)
-        if isinstance(again, str):
-            return _not_compared(again)
+        tolerance += 16 * torch.finfo(dtype).eps
+        value = self._value(self._joined(), self._targets)
+        if abs(value - mean) <= tolerance:
+            return ""
+        again = self._value(self._outputs[last], self._parts[last])
         if abs(again - losses[last]) > tolerance:
-            if isinstance(self._loss, nn.Module):  # as a layer may
-                return _not_compared("it holds state")
-            return (
-                f"loss_fn: it is {losses[last]:.6g} for a micro-batch, and {again:.6g} for the "
-                "same one again, so it holds state that each call moves; move that outside of it"
-            )
-        pairs = zip(self._weights or [1.0] * len(losses), losses, strict=True)
-        mean = sum(weight * loss for weight, loss in pairs) / (sum(self._weights) or 1.0)
-        differing: list[float] = []
-        reason = "its outputs cannot be joined"
-        trees = [flatten(part) for part in outputs]
-        if len({repr(skeleton) for _, skeleton in trees}) > 1:
-            return _not_compared(reason)
-        of_each = [*zip(*(tensors for tensors, _ in trees), strict=True)]
-        for way in islice(product(*map(self._ways, of_each)), _MOST_WAYS):
-            whole = unflatten([join() for join in way], trees[0][1])
-            value = self._value(whole, self._targets, region)
-            if isinstance(value, str):
-                reason = value
-            elif abs(value - mean) > tolerance:
-                differing.append(value)
-            elif differing:
-                return _not_compared("two dimensions of its outputs may be that of the examples")
-            else:
-                return ""
-        if not differing:
-            return _not_compared(reason)
+            raise _NotComparedError("it holds state that each call moves")
+        other = math.nan
+        with suppress(_NotComparedError):
+            other = self._value(self._joined(likeliest=False), self._targets)
+        if abs(other - mean) <= tolerance:
+            raise _NotComparedError("two dimensions of its outputs may be that of the examples")
         return (
-            f"loss_fn: {differing[0]:.6g} for the mini-batch, {mean:.6g} as the mean of its "
+            f"loss_fn: {value:.6g} for the mini-batch, {mean:.6g} as the mean of its "
             f"{len(losses)} parts; return the mean, or Weighted(loss_fn, lambda targets: number of "
             "terms), or take M = D = 1 if it compares examples"
         )
 
-    def _ways(self, tensors: tuple[Tensor, ...]) -> list[Callable[[], Tensor]]:
-        """The ways to join tensors of all micro-batches, the likeliest first; see `_dimensions`.
+    def _joined(self, *, likeliest: bool = True) -> Tree:
+        """The outputs of all micro-batches in one.
 
-        What is the same in all micro-batches, such as a weight, may be shared.
+        Tensors are joined along the dimension that is as long as the micro-batch, or along
+        dimension 0, which may have all tokens. That is the likeliest one, or the least likely. What
+        is the same in all micro-batches, such as a weight, is shared.
         """
-        dimensions = _dimensions(tensors, self._sizes)
-        ways: list[Callable[[], Tensor]] = [partial(torch.cat, tensors, n) for n in dimensions]
-        is_shared = all(torch.equal(tensor, tensors[0]) for tensor in tensors)
-        if tensors[0].shape[:1] != (self._sizes[0],) and is_shared:
-            ways.insert(0, lambda: tensors[0])
-        return ways
+        trees = [flatten(self._outputs[i]) for i in range(len(self._parts))]
+        joined = []
+        try:
+            if len({repr(skeleton) for _, skeleton in trees}) > 1:
+                raise ValueError  # they have numbers, say, that no tensor holds
+            for tensors in zip(*(tensors for tensors, _ in trees), strict=True):
+                lengths = zip(*(tensor.shape for tensor in tensors), strict=True)
+                as_long = [n for n, each in enumerate(lengths) if [*each] == [*self._sizes]]
+                if 0 not in as_long and all(torch.equal(tensor, tensors[0]) for tensor in tensors):
+                    joined.append(tensors[0])
+                else:
+                    likely = [*dict.fromkeys([*as_long, 0])]
+                    joined.append(torch.cat(tensors, likely[0 if likeliest else -1]))
+        except (RuntimeError, ValueError):
+            raise _NotComparedError("its outputs cannot be joined") from None
+        return unflatten(joined, trees[0][1])
 
-    def _value(self, outputs: Tree, targets: Tree, region: _Region) -> float | str:
-        """The loss, without a trace, or why it cannot be compared."""
+    def _value(self, outputs: Tree, targets: Tree) -> float:
+        """The loss, without a trace."""
         unchanged = state_preserved(self._loss)
         with torch.no_grad(), unchanged, rng.trial(self._device) as has_drawn:
             try:
-                with region():
+                with self._region():
                     loss = self._loss(
                         map_leaves(Tensor, copied, outputs),
                         map_leaves(Tensor, copied, unwrapped(targets)),
                     )
                 value = float(loss[0] if isinstance(loss, tuple) else loss)
             except Exception as error:  # it only fits micro-batches, or there is too little memory
-                return f"it raises {type(error).__name__}: {short(error, quote=False)}"
+                what = f"it raises {type(error).__name__}: {short(error, quote=False)}"
+                raise _NotComparedError(what) from error
             if has_drawn():
-                return "it draws random numbers"
+                raise _NotComparedError("it draws random numbers")
         return value
-
-
-def _not_compared(reason: str) -> str:
-    _log.warning(
-        "loss_fn: not compared with the loss of the whole mini-batch, because %s; it is right if "
-        "it is a mean over the examples",
-        reason,
-    )
-    return ""
-
-
-def _dimensions(tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[int]:
-    """The dimensions along which tensors of micro-batches of these sizes may be joined.
-
-    Those that are as long as a micro-batch come first: usually dimension 0, or a later one where
-    that is time. Otherwise it may be dimension 0, as for tokens of all examples.
-    """
-    shapes = [tensor.shape for tensor in tensors]
-    alike = joinable(shapes)
-    of_examples = [n for n in alike if [shape[n] for shape in shapes] == [*sizes]]
-    return [*dict.fromkeys([*of_examples, *(n for n in alike if n == 0)])]
-
-
-def joinable(shapes: Sequence[torch.Size]) -> list[int]:
-    """The dimensions along which tensors of these shapes can be joined."""
-    others = [[(len(s), *s[:n], *s[n + 1 :]) for s in shapes] for n in range(len(shapes[0]))]
-    return [n for n, rest in enumerate(others) if len(set(rest)) == 1]
-
-
-def _largest(tensor: Tensor) -> float:
-    """The largest number in it that no mask put there."""
-    if not tensor.is_floating_point():
-        return 0.0
-    usual = tensor[tensor.abs() < _MASK]
-    return usual.abs().max().item() if usual.numel() else 0.0

@@ -6,7 +6,6 @@ micro-batches may have unequal shares. The others divide by the elements or the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,38 +15,23 @@ from torch.nn import functional
 from repro.gpipe.tree import Tree
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What a loss of torch.nn divides the sum of its terms by.
-
-    Attributes:
-        weights: of each micro-batch, the divisor of its mean loss.
-        summed: whether the loss is a sum, so that nothing is divided.
-        of_labels: whether each label is a term. Otherwise a term is known to be of one example only
-            if outputs and targets have one shape.
-    """
-
-    weights: Sequence[float]
-    summed: bool
-    of_labels: bool
-
-
-def terms_of(loss_fn: Any, parts: Sequence[Tree], counts: Sequence[int]) -> Terms | None:
-    """The terms of each micro-batch's loss; None if the loss itself is not one of torch.nn.
+def terms_of(loss_fn: Any, parts: Sequence[Tree], counts: Sequence[int]) -> list[float] | None:
+    """The divisor of each micro-batch's loss: none for a sum; None for a loss not of torch.nn.
 
     `parts` are the targets of the micro-batches, `counts` their numbers of examples.
     """
     options = _options(loss_fn)
-    if options.get("reduction") not in ("mean", "batchmean", "sum"):
+    reduction, ignored = options.get("reduction"), options.get("ignore_index")
+    if reduction == "sum":
+        return []
+    if reduction not in ("mean", "batchmean"):
         return None
-    summed, ignored = options["reduction"] == "sum", options.get("ignore_index")
     labels = [part for part in parts if isinstance(part, Tensor) and not part.is_floating_point()]
     if ignored is None or len(labels) < len(parts):
-        return Terms([*map(float, counts)], summed, of_labels=False)
+        return [*map(float, counts)]
     kept = [part[part != ignored] for part in labels]
     weight = options.get("weight")
-    weights = [float(len(each) if weight is None else weight[each.long()].sum()) for each in kept]
-    return Terms(weights, summed, of_labels=True)
+    return [float(len(each) if weight is None else weight[each.long()].sum()) for each in kept]
 
 
 def _options(loss_fn: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from repro.gpipe.core.layers import is_compiled, more_than_a_sequence, parameters_of
-from repro.gpipe.core.loss import Weighted
+from repro.gpipe.core.loss import inner_loss
 
 
 class RankLayers:
@@ -44,10 +44,9 @@ class RankLayers:
         self.call = self.tree_number = 0
         self.has_compiled = False
         self._indices = [*modules]
-        self._tree: object = None  # names, layers and all their submodules, as of the last step
         self.modules: list[nn.Module] = []
         self.parameters: list[nn.Parameter] = []
-        self._children: list[nn.Module | None] = []  # of all modules, as of the last step
+        self._children: list[nn.Module | None] | None = None  # of all modules, as of the last step
         self._held: list[nn.Parameter | None] = []  # by these modules
         self.follow()
 
@@ -70,26 +69,22 @@ class RankLayers:
         self.call += 1
         # A list of what all modules hold is made in a fraction of the time of a search.
         children = [child for module in self.modules for child in module._modules.values()]
-        if not self.modules or children != self._children:
+        if children != self._children and not self.container_problem:  # a module equals itself
             self.modules = [*self.module.modules()]
             self._children = [child for m in self.modules for child in m._modules.values()]
+            self.tree_number = self.call
+            self.has_compiled = any(map(is_compiled, self.modules))
+            layers = dict(zip(self._indices, self.module, strict=True))
+            self.layers = {stage: [(n, layers[n]) for n in ns] for stage, ns in self.stages.items()}
         held = [each for module in self.modules for each in module._parameters.values()]
         if len(held) != len(self._held) or not all(map(is_, held, self._held)):
             self._held, self.parameters = held, parameters_of(self.modules)
         if loss_fn is not None:
-            loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
-            loss = getattr(loss, "_orig_mod", loss)  # of a compiled module
+            loss = inner_loss(loss_fn)
             # A loss of torch has no state, and may be made anew for each step.
             is_torchs = type(loss).__module__.startswith("torch.")
             self.loss_module = loss if isinstance(loss, nn.Module) and not is_torchs else None
         self.of_loss = () if self.loss_module is None else (*self.loss_module.modules(),)
-        tree = [*self.module._modules], [*self.module], self.modules
-        # A module only equals itself.
-        if tree != self._tree and not self.container_problem:
-            self._tree, self.tree_number = tree, self.call
-            self.has_compiled = any(map(is_compiled, self.modules))
-            layers = dict(zip(self._indices, self.module, strict=True))
-            self.layers = {stage: [(n, layers[n]) for n in ns] for stage, ns in self.stages.items()}
         training = [module.training for module in self.modules]
         trained = [parameter.requires_grad for parameter in self.parameters]
         self.modes = (self.tree_number, *self.of_loss, *training, *trained)

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from repro.gpipe.comm.control_channel import ControlChannel, Vote
 from repro.gpipe.comm.message import Forms, Message, settled
-from repro.gpipe.core.loss import Loss, MeanLoss, Metrics, summed
-from repro.gpipe.core.loss_check import LossCheck
+from repro.gpipe.core.loss import MeanLoss, Metrics, summed
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact.guard import Finding, Guards, Outcome
@@ -102,15 +101,6 @@ class Step:
             self._given.append([t for t in given if t.requires_grad])
             self.inputs.append(forms.message(i, leaves, skeleton))
         self.examples = examples
-
-    def set_loss(
-        self, targets: Tree, loss_fn: Loss, total: Callable[[float], float], check: LossCheck | None
-    ) -> None:
-        """Last rank: the loss of this mini-batch, and a check of it if that is due."""
-        if targets is None and self.evaluate:  # a prediction
-            check = None
-        targets, counts = to_device(targets, self._device), (self.examples, self.micro_batches)
-        self.mean_loss = MeanLoss(loss_fn, targets, *counts, total, self._parameters, check)
 
     # Its gradients.
 
