@@ -34,6 +34,4 @@ def test_names_are_those_of_the_unsplit_model():
 
 def test_what_would_wait_for_other_stages_is_refused():
     layer = nn.Sequential(nn.ReLU(), nn.SyncBatchNorm(2))
-    refused(
-        r"layers\[4\].1: SyncBatchNorm would wait .* use nn.Batch", refuse_unfit, layer, 4, 2, 1
-    )
+    refused(r"layers\[4\].1: SyncBatchNorm would wait .* use nn.Batch", refuse_unfit, layer, 4, 2)

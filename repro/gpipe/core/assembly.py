@@ -73,7 +73,7 @@ def assemble(
     own = {j: stage_layers(cut.counts)[j] for j in range(place.rank, config.total_stages, K)}
     modules = {n: build(layers[n], n, seed, place.device) for ns in own.values() for n in ns}
     for n, module in modules.items():
-        refuse_unfit(module, n, K, M)
+        refuse_unfit(module, n, K)
     replicas = None
     if config.replicas > 1:
         members = range(place.rank, config.processes, K)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from repro.gpipe.exact import rng
 from repro.io.untrusted import short
@@ -31,9 +30,6 @@ def as_layers(layers: Any) -> list[Layer]:
             "layers: expected an nn.Sequential or a sequence of modules or factories in order, "
             f"found {type(wrong).__name__} ({short(wrong)})"
         )
-    for index, entry in enumerate(entries):
-        if isinstance(entry, nn.Module):
-            _refuse_lazy(entry, index)
     return entries
 
 
@@ -80,17 +76,7 @@ def _call_factory(factory: Callable[[], nn.Module], index: int) -> nn.Module:
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         raise ValueError(f"layers[{index}]: the factory returned {kind}, not an nn.Module")
-    _refuse_lazy(module, index)
     return module
-
-
-def _refuse_lazy(layer: nn.Module, index: int) -> None:
-    for name, tensor in _tensors(layer):
-        if is_lazy(tensor):
-            raise ValueError(
-                f"layers[{index}].{name}: has no values before the layer's first forward; give "
-                "nn.Linear in place of nn.LazyLinear, say"
-            )
 
 
 def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
@@ -139,14 +125,12 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
 
     A tensor of a factory that is not on the meta device exists already, so it can be shared.
     """
-    # Tensor or module -> its first layer. It is kept, so that no other one gets its id.
+    if len(balance) == 1:
+        return
+    # Tensor -> its first layer. It is kept, so that no other one gets its id.
     first_layer: dict[int, tuple[int, Any]] = {}
     stage_of = [j for j, count in enumerate(balance) for _ in range(count)]
-    # With one stage no factory needs to be called.
-    modules = on_meta(layers) if len(balance) > 1 else layers
-    for index, layer in enumerate(modules):
-        if not isinstance(layer, nn.Module):
-            continue
+    for index, layer in enumerate(on_meta(layers)):
         for name, tensor in _tensors(layer):
             if layer is not layers[index] and tensor.is_meta:
                 continue
@@ -157,15 +141,6 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                     f"{stage_of[index]}; return it from the first with the output and hand it on "
                     "(docs/library.md, 'tie weights'), or choose a balance that joins its users"
                 )
-        for part in layer.modules():
-            first, _ = first_layer.setdefault(id(part), (index, part))
-            is_again = first != index and layer is not layers[index]
-            if is_again and any(tensor.is_meta for _, tensor in _tensors(part)):
-                raise ValueError(
-                    f"layers[{index}]: its factory returns {type(part).__name__} of "
-                    f"layers[{first}] once more, but each layer is built on its own; give modules "
-                    "in place of factories, or put both into one layer"
-                )
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -173,8 +148,8 @@ def is_compiled(module: nn.Module) -> bool:
     return hasattr(module, "_orig_mod") or vars(module).get("_compiled_call_impl") is not None
 
 
-def refuse_unfit(module: nn.Module, index: int, stages: int, micro_batches: int) -> None:
-    """Raise a ValueError if a layer cannot be run exactly on K stages with M micro-batches."""
+def refuse_unfit(module: nn.Module, index: int, stages: int) -> None:
+    """Raise a ValueError if a layer cannot be run exactly on K stages."""
     for name, part in module.named_modules():
         path = f"layers[{index}].{name}".rstrip(".")
         waits = isinstance(part, nn.SyncBatchNorm | nn.parallel.DistributedDataParallel)
@@ -187,10 +162,4 @@ def refuse_unfit(module: nn.Module, index: int, stages: int, micro_batches: int)
             raise ValueError(
                 f"{path}: a compiled layer that holds a norm with running statistics, which move "
                 "once a step; compile the parts beside the norm"
-            )
-        scripted = isinstance(part, torch.jit.ScriptModule) and hasattr(part, "running_mean")
-        if scripted and micro_batches > 1:
-            raise ValueError(
-                f"{path}: the running statistics of a scripted norm would move for each "
-                "micro-batch; give the layer before it was scripted, or micro_batches=1"
             )

@@ -112,11 +112,9 @@ def refuse_foreign_leaves(
     for tensor in found.values():
         if len(gc.get_referrers(tensor)) == 1:  # `found`: a layer has made it, and dropped it
             continue
-        advice = "make it an nn.Parameter of one"
-        if isinstance(tensor, nn.Parameter):
-            advice = "make the module that has it one of them (a loss that learns: the last layer)"
         raise ValueError(
             f"a layer or the loss uses a tensor of shape {tuple(tensor.shape)} that requires a "
-            f"gradient and is no parameter of this stage's layers; {advice}, which returns it for "
-            "the loss or other stages; for a penalty use weight_decay"
+            "gradient and is no parameter of this stage's layers; make it an nn.Parameter of one "
+            "(a loss that learns: the last layer), which returns it for the loss or other stages; "
+            "for a penalty use weight_decay"
         )
