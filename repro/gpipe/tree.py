@@ -210,17 +210,14 @@ def refuse_unjoined(parts: Sequence[Tree], examples: int) -> None:
     """Raise a ValueError if outputs of micro-batches do not have a row for each of N examples."""
     if len(parts) == 1:
         return
-    constants = {repr(flatten(part)[1]) for part in parts}
-    problem = "other values than tensors, which differ between micro-batches" * (len(constants) > 1)
     for part, n in zip(parts, sizes(examples, len(parts)), strict=True):
         for tensor in flatten(part)[0]:
             if tensor.shape[:1] != (n,):
-                problem = f"a tensor of shape {tuple(tensor.shape)} for {n} examples"
-    if problem:
-        raise ValueError(
-            f"predict: the last layer returns {problem}; return tensors with a row for each "
-            "example, which are joined, or take micro_batches=1"
-        )
+                raise ValueError(
+                    f"predict: the last layer returns a tensor of shape {tuple(tensor.shape)} for "
+                    f"{n} examples; return tensors with a row for each example, which are joined, "
+                    "or take micro_batches=1"
+                )
 
 
 def gather(parts: list[Tree]) -> Tree:

@@ -52,7 +52,7 @@ def empty_foreign_layers(
     the storages of their parameters.
     """
     foreign: WeakSet[Any] = WeakSet()
-    own, kept = {*held.modules()}, {id(parameter) for parameter in held.parameters()}
+    own = {*held.modules()}
     stage_of = [stage for stage, count in enumerate(balance) for _ in range(count)]
     for index, layer in enumerate(layers):
         problem = (
@@ -68,7 +68,7 @@ def empty_foreign_layers(
             of_part: list[Any] = [part._parameters, part._buffers]
             for tensors in of_part:
                 for key, tensor in [*tensors.items()]:
-                    if tensor is not None and id(tensor) not in kept:
+                    if tensor is not None:
                         tensors[key] = _emptied(tensor, problem, foreign)
     return foreign
 
