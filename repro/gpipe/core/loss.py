@@ -54,11 +54,11 @@ def inner_loss(loss_fn: Any) -> Any:
     return loss
 
 
-def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
+def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None:
     """Raise a ValueError if a loss reads what layers of other stages hold: they never run here.
 
-    That is an attribute that it names, of a layer that it reaches, or a detached weight. The
-    weights themselves raise an error of their own, so a loss may reach a container of all layers.
+    That is an attribute that it names, of a layer that it reaches. Weights raise an error of their
+    own, so a loss may reach a container of all layers.
     """
     if not callable(loss_fn):
         raise ValueError(
@@ -68,13 +68,9 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
     codes = [each.__code__ for each in reached if isinstance(each, FunctionType)]
     named = {name for code in codes for name in names_in(code)} - _OF_EVERY_MODULE
     for found in reached:
-        reads = False
-        if isinstance(found, nn.Module):
-            parts = [part for part in found.modules() if part in foreign]
-            reads = any(n in vars(part) or hasattr(type(part), n) for part in parts for n in named)
-        elif isinstance(found, Tensor) and found.layout == torch.strided:
-            reads = found.untyped_storage() in foreign
-        if reads:
+        every = found.modules() if isinstance(found, nn.Module) else ()
+        parts = [part for part in every if part in foreign]
+        if any(name in vars(part) or hasattr(type(part), name) for part in parts for name in named):
             raise ValueError(
                 f"loss_fn: uses {type(found).__name__} of the model, and other stages run layers "
                 "of it; return what the loss needs with the outputs"
@@ -86,7 +82,7 @@ class MeanLoss:
 
     `total` sums a number over all replicas. The loss may use `parameters`, which are read once.
     With a `check`, a loss that is not one of torch.nn is compared with that of the replica's
-    mini-batch, for which it needs two micro-batches.
+    mini-batch.
 
     Attributes:
         parts: the targets of each micro-batch.
@@ -119,9 +115,6 @@ class MeanLoss:
             weights = [float(loss_fn.weight(part)) for part in self.parts]
         # A sum has no terms that it is divided by.
         self._shares = _shares(weights, total) if weights else [1.0] * micro_batches
-        # Replicas are not compared with each other.
-        is_alone = micro_batches == 1 and not math.isclose(sum(self._shares), 1)
-        self._is_unsure = check is not None and is_alone and terms is None and not is_weighted
         # Of any micro-batch so far.
         self._outputs_require_gradient = self._loss_requires_gradient = False
         self._leaves_are_own = False  # those of the loss's graph; all micro-batches have alike ones
@@ -165,11 +158,6 @@ class MeanLoss:
         """After the last backward: why the step is refused, or empty."""
         if self._outputs_require_gradient and not self._loss_requires_gradient:
             return "loss_fn: no micro-batch's loss has a gradient; do not detach() it"
-        if self._is_unsure and self._loss_requires_gradient:
-            return (
-                "loss_fn: replicas do not compare it; give Weighted(loss_fn, lambda targets: "
-                "number of terms), such as len for a mean over examples, or take M of 2 or more"
-            )
         return "" if self._check is None else self._check.problem()
 
 

@@ -45,13 +45,12 @@ class TrainedElsewhere(nn.Parameter):
 
 def empty_foreign_layers(
     layers: Sequence[Any], balance: Sequence[int], held: nn.Module
-) -> WeakSet[Any]:
+) -> WeakSet[nn.Module]:
     """Take the values out of the user's layers that this process, which runs `held`, does not run.
 
-    They would stay the initial ones, and take memory. Returned are the modules of these layers and
-    the storages of their parameters.
+    They would stay the initial ones, and take memory. Returned are the modules of these layers.
     """
-    foreign: WeakSet[Any] = WeakSet()
+    foreign: WeakSet[nn.Module] = WeakSet()
     own = {*held.modules()}
     stage_of = [stage for stage, count in enumerate(balance) for _ in range(count)]
     for index, layer in enumerate(layers):
@@ -69,11 +68,11 @@ def empty_foreign_layers(
             for tensors in of_part:
                 for key, tensor in [*tensors.items()]:
                     if tensor is not None:
-                        tensors[key] = _emptied(tensor, problem, foreign)
+                        tensors[key] = _emptied(tensor, problem)
     return foreign
 
 
-def _emptied(tensor: Any, problem: str, foreign: WeakSet[Any]) -> Tensor:
+def _emptied(tensor: Any, problem: str) -> Tensor:
     """A parameter is emptied in place, for whoever else has it; a buffer may be a constant."""
     if isinstance(tensor, TrainedElsewhere) or tensor.is_meta:
         return tensor
@@ -81,8 +80,6 @@ def _emptied(tensor: Any, problem: str, foreign: WeakSet[Any]) -> Tensor:
     empty = Tensor._make_subclass(TrainedElsewhere, blank, tensor.requires_grad)
     vars(empty).update(vars(tensor), problem=problem)
     if isinstance(tensor, nn.Parameter):
-        if tensor.layout == torch.strided:
-            foreign.add(tensor.untyped_storage())
         try:
             torch.utils.swap_tensors(tensor, empty)
             return tensor
