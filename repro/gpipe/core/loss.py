@@ -125,8 +125,6 @@ class MeanLoss:
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
         tensors, _ = flatten(outputs)
-        if self._check is not None:
-            self._check.keep(i, outputs)
         ends = [t.grad_fn for t in tensors]
         versions = [t.is_inference() or t._version for t in tensors]
         # A copy, as inputs get one: the loss may write to its targets, and R needs them again.
@@ -141,12 +139,12 @@ class MeanLoss:
                 "micro-batch, or (that number, a dict of metrics)"
             )
         self.metrics[i] = {name: _summable(value) for name, value in metrics.items()}
+        if self._check is not None:
+            self._check.note(i, outputs, loss)
         if self._shares[i] == 0:
             # A sum of no elements, with gradients of zero: the outputs may be NaN.
             empty = (t.flatten()[:0].sum() for t in tensors if t.is_floating_point())
             return sum(empty, start=torch.zeros(()))
-        if self._check is not None:
-            self._check.losses[i] = loss.detach()
         self._outputs_require_gradient |= any(t.requires_grad for t in tensors)
         self._loss_requires_gradient |= loss.requires_grad
         if loss.requires_grad and not self._leaves_are_own:

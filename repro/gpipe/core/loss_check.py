@@ -63,7 +63,7 @@ class LossCheck:
         self._loss, self._targets, self._parts = loss_fn, targets, parts
         self._sizes, self._weights = sizes, weights
         self._outputs: dict[int, Tree] = {}
-        self.losses: dict[int, Tensor] = {}
+        self._losses: dict[int, Tensor] = {}
         # A loss may be made anew for each step, with the same code.
         function = loss_fn.func if isinstance(loss_fn, partial) else loss_fn
         code = getattr(function, "__code__", type(function))
@@ -72,10 +72,11 @@ class LossCheck:
         self._kind = code, any(bool((t < 0).any()) for t in numbers)
         self._is_due = (self._steps[self._kind] + 1).bit_count() == 1  # a power of two
 
-    def keep(self, i: int, outputs: Tree) -> None:
-        """Keep what the last layer made of micro-batch i, if a check is due."""
+    def note(self, i: int, outputs: Tree, loss: Tensor) -> None:
+        """Keep what the last layer and the loss made of micro-batch i, if a check is due."""
         if self._is_due:
-            self._outputs[i] = map_leaves(Tensor, copied, outputs)
+            self._outputs[i] = map_leaves(Tensor, lambda t: copied(t.detach()), outputs)
+            self._losses[i] = loss.detach()
 
     def problem(self) -> str:
         """After the last micro-batch: why the loss cannot be split; empty if it can.
@@ -83,8 +84,9 @@ class LossCheck:
         It is empty, too, if that is unknown, which is logged. What the loss changes is put back.
         """
         if self._is_due:
-            losses = [float(self.losses.get(i, 0.0)) for i in range(len(self._parts))]
-            if not self.losses or not all(map(math.isfinite, losses)):
+            # The loss of no terms may be NaN.
+            losses = [float(self._losses[i]) if w else 0.0 for i, w in enumerate(self._weights)]
+            if not any(self._weights) or not all(map(math.isfinite, losses)):
                 return ""  # such a step does not count
             try:
                 problem = self._compare(losses)
@@ -105,16 +107,16 @@ class LossCheck:
         """Why the loss cannot be split; empty if it can. `losses` are those of micro-batches."""
         pairs = zip(self._weights, losses, strict=True)
         mean = sum(weight * loss for weight, loss in pairs) / sum(self._weights)
-        last = next(reversed(self.losses))
-        dtype = self.losses[last].dtype
+        i = max(range(len(losses)), key=self._weights.__getitem__)  # one that has terms
+        dtype = self._losses[i].dtype
         tolerance = _ROUNDING.get(dtype, _ROUNDING_OF_OTHERS) * max(map(abs, losses))
         # Terms that cancel leave the rounding of the terms.
         tolerance += 16 * torch.finfo(dtype).eps
         value = self._value(self._joined(), self._targets)
         if abs(value - mean) <= tolerance:
             return ""
-        again = self._value(self._outputs[last], self._parts[last])
-        if abs(again - losses[last]) > tolerance:
+        again = self._value(self._outputs[i], self._parts[i])
+        if abs(again - losses[i]) > tolerance:
             raise _NotComparedError("it holds state that each call moves")
         other = math.nan
         with suppress(_NotComparedError):
