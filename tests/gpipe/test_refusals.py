@@ -148,10 +148,12 @@ def test_losses_that_are_no_mean_over_the_targets(targets: Any, loss: Any, words
 
 def test_a_loss_that_names_an_attribute_of_another_stage():
     other = nn.Linear(WIDTH, 1)
-    foreign = empty_foreign_layers([linear(), other], [1, 1], nn.Identity())
+    block = nn.Sequential(other)
+    foreign = empty_foreign_layers([linear(), block], [1, 1], nn.Identity())
     words = "loss_fn: uses Linear of the model, and other stages run layers of it"
     refused(words, refuse_foreign_modules, lambda *_: X.sum() * other.in_features, foreign)
     refuse_foreign_modules(lambda *_: other(X).sum(), foreign)  # which raises by itself
+    refuse_foreign_modules(lambda *_: [0].append(block), foreign)
 
 
 def test_a_loss_does_not_use_layers_of_an_earlier_stage_of_its_rank():

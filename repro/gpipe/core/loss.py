@@ -22,7 +22,8 @@ from repro.io.untrusted import short
 Metrics = dict[str, Tensor | float]
 # (outputs, targets) of a micro-batch -> its mean loss, a tensor, or that and metrics.
 Loss = Callable[[Any, Any], Any]
-_OF_EVERY_MODULE = {*dir(nn.Module())}  # attributes and methods
+# Attributes and methods that lists and dicts may have, too.
+_OF_CONTAINERS = {*dir(nn.Sequential()), *dir(nn.ModuleDict())}
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None
         )
     reached = [*reachable(loss_fn)] if foreign else []
     codes = [each.__code__ for each in reached if isinstance(each, FunctionType)]
-    named = {name for code in codes for name in names_in(code)} - _OF_EVERY_MODULE
+    named = {name for code in codes for name in names_in(code)} - _OF_CONTAINERS
     for found in reached:
         every = found.modules() if isinstance(found, nn.Module) else ()
         parts = [part for part in every if part in foreign]
