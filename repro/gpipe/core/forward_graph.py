@@ -52,7 +52,7 @@ class ForwardGraph:
             return run(loss=with_loss)
         without_tensors = torch.autograd.graph.saved_tensors_hooks(_drop, _missed)
         with suppress(RuntimeError), torch.no_grad() if free else without_tensors:
-            return run(settles=False, loss=with_loss)
+            return run(loss=with_loss)
         # A layer may take a derivative inside its forward; then its graph must be whole.
         kept.had_graph = self._keeps_tensors = self._guards.learned = True
         return run(loss=with_loss)

@@ -52,10 +52,8 @@ class LayerRunner:
         """
         return [rng.hashed(self._step_seed, self._step, self.first + i, n) for n in layers]
 
-    def run(
-        self, value: Tree, calls: Calls, seeds: Sequence[int], *, settles: bool = False
-    ) -> Tree:
-        """Return the result of the last call; `settles` is for a run whose graph B will walk."""
+    def run(self, value: Tree, calls: Calls, seeds: Sequence[int]) -> Tree:
+        """Return the result of the last call."""
         with self.region:
             for (index, call), seed in zip(calls, seeds, strict=False):
                 rng.reseed(seed, self.device, self._others)
@@ -65,7 +63,7 @@ class LayerRunner:
                     if not is_refusal(error) and isinstance(call, nn.Module):
                         error.add_note(f"(in layers[{index}], a {type(call).__name__})")
                     raise
-                if settles:
+                if torch.is_grad_enabled():
                     settle_gradients(value)
         return value
 

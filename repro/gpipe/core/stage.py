@@ -150,7 +150,7 @@ class Stage:
         """Outputs and loss without gradients; keeps nothing."""
         with torch.no_grad():
             kept = self._pass(i, inputs)
-            skeleton = self._run(kept, "before_forward", settles=False, loss=True)
+            skeleton = self._run(kept, "before_forward", loss=True)
             self._guards.call("after_forward", kept)
         crosses = self.loss is None
         made = self._forms.message((False, i), kept.outputs, skeleton, crosses=crosses)
@@ -161,25 +161,23 @@ class Stage:
         first = known.call == self._rank.call
         return Pass(self.index, i, inputs, first, recompute, known, self._seeds(i))
 
-    def _run(self, p: Pass, before: str, *, settles: bool = True, loss: bool = False) -> Tree:
+    def _run(self, p: Pass, before: str, *, loss: bool = False) -> Tree:
         """Run the layers on what is kept of the inputs, and the loss behind them.
 
-        The outputs and the loss are in `p`; the skeleton of the outputs is returned. `settles` the
-        layout of gradients.
+        The outputs and the loss are in `p`; the skeleton of the outputs is returned.
         """
         # Fresh leaves for each run, so that hooks set by a layer do not accumulate.
         p.leaves = [t.detach().requires_grad_(t.requires_grad) for t in p.inputs.tensors]
         p.given = p.leaves
         self._guards.call(before, p)
-        run = partial(self._runner.run, settles=settles)
         value = unflatten(p.given, p.inputs.form.skeleton)
-        value = run(value, self._rank.layers[self.index], p.seeds)
+        value = self._runner.run(value, self._rank.layers[self.index], p.seeds)
         if self.loss is None:
             refuse_unplain(value, f"stage {self.index}: what its last layer returns")
         (p.outputs, skeleton), p.loss = flatten(value), None
         if self.loss is not None and loss:
             call = self._rank.end, partial(self.loss, p.micro_batch)
-            p.loss = run(value, [call], p.seeds[-1:])
+            p.loss = self._runner.run(value, [call], p.seeds[-1:])
         return skeleton
 
     def _seeds(self, i: int) -> list[int]:
