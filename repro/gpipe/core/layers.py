@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from repro.gpipe.exact import rng
 from repro.io.untrusted import short
@@ -101,11 +101,6 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers with their names."""
-    return chain(module.named_parameters(), module.named_buffers())
-
-
 def on_meta(layers: Sequence[Layer]) -> Iterator[nn.Module]:
     """Every layer as a module; those of factories are made on the meta device."""
     for index, layer in enumerate(layers):
@@ -131,7 +126,7 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
     first_layer: dict[int, tuple[int, Any]] = {}
     stage_of = [j for j, count in enumerate(balance) for _ in range(count)]
     for index, layer in enumerate(on_meta(layers)):
-        for name, tensor in _tensors(layer):
+        for name, tensor in chain(layer.named_parameters(), layer.named_buffers()):
             if layer is not layers[index] and tensor.is_meta:
                 continue
             first, _ = first_layer.setdefault(id(tensor), (index, tensor))

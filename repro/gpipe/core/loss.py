@@ -118,7 +118,6 @@ class MeanLoss:
         self._shares = _shares(weights, total) if weights else [1.0] * micro_batches
         # Of any micro-batch so far.
         self._outputs_require_gradient = self._loss_requires_gradient = False
-        self._leaves_are_own = False  # those of the loss's graph; all micro-batches have alike ones
         self._check = check if micro_batches > 1 and terms is None else None
         if self._check is not None:
             self._check.begin(loss, targets, self.parts, counts, weights)
@@ -147,10 +146,10 @@ class MeanLoss:
             empty = (t.flatten()[:0].sum() for t in tensors if t.is_floating_point())
             return sum(empty, start=torch.zeros(()))
         self._outputs_require_gradient |= any(t.requires_grad for t in tensors)
-        self._loss_requires_gradient |= loss.requires_grad
-        if loss.requires_grad and not self._leaves_are_own:
+        if loss.requires_grad and not self._loss_requires_gradient:
+            # The graphs of all micro-batches end in alike leaves.
             refuse_foreign_leaves([loss], chain(tensors, self._parameters), ends)
-            self._leaves_are_own = True
+            self._loss_requires_gradient = True
         return loss * self._shares[i]
 
     def problem(self) -> str:

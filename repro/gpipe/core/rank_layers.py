@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -43,7 +44,6 @@ class RankLayers:
         self.foreign: Collection[Any] = ()
         self.call = self.tree_number = 0
         self.has_compiled = False
-        self._indices = [*modules]
         self.modules: list[nn.Module] = []
         self.parameters: list[nn.Parameter] = []
         self._children: list[nn.Module | None] | None = None  # of all modules, as of the last step
@@ -74,7 +74,8 @@ class RankLayers:
             self._children = [child for m in self.modules for child in m._modules.values()]
             self.tree_number = self.call
             self.has_compiled = any(map(is_compiled, self.modules))
-            layers = dict(zip(self._indices, self.module, strict=True))
+            indices = chain.from_iterable(self.stages.values())
+            layers = dict(zip(indices, self.module, strict=True))
             self.layers = {stage: [(n, layers[n]) for n in ns] for stage, ns in self.stages.items()}
         held = [each for module in self.modules for each in module._parameters.values()]
         if len(held) != len(self._held) or not all(map(is_, held, self._held)):
