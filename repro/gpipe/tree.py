@@ -179,8 +179,6 @@ def check(tree: Tree, micro_batches: int, name: str) -> int:
 
 def batch_size(tree: Tree, name: str = "inputs") -> int:
     """N: the first dimension that all tensors of the tree share, `Whole` members aside."""
-    if tree is None:
-        raise ValueError(f"{name}: None, but this stage reads them; other stages may be given None")
     tensors, _ = flatten(tree)
     if not tensors:
         kinds = ", ".join(sorted({type(leaf).__name__ for leaf in leaves(tree)})) or "nothing"

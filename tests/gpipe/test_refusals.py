@@ -57,7 +57,6 @@ TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
             for layers in (3, "layers", [], [linear, 3], {"a": linear})
         ),
         ({"layers": Scaled(linear())}, "Scaled has a forward of its own"),
-        ({"layers": [lambda: 3]}, r"layers\[0\]: the factory returned int, not an nn.Module"),
         ({"layers": [TIED, nn.ReLU(), TIED], **TWO_STAGES}, "by stages 0 and 1; .*hand it on"),
         ({"layers": [torch.compile(nn.BatchNorm1d(4))]}, "a compiled layer that holds a norm"),
         ({"guards": ["NonFinit"]}, "guards='NonFinit': choose one of all, .*you mean 'NonFinite'"),
@@ -100,7 +99,7 @@ SUM = partial(MSE, reduction="sum")
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        (None, "None, but this stage reads"),
+        (None, "holds no tensor that can be cut, but NoneType"),
         (X[:1], "micro_batches=2: the mini-batch has only 1 examples"),
         ((torch.zeros(4), torch.zeros(3, 2)), r".*\(4,\), \(3, 2\).*Whole"),
         ("nothing", "holds no tensor that can be cut, but str; make it a tensor"),
@@ -132,7 +131,6 @@ def test_inputs_that_cannot_be_cut_or_sent(inputs: Any, words: str):
 @pytest.mark.parametrize(
     ("targets", "loss", "words"),
     [
-        (Y, None, "loss_fn: None cannot be called"),
         (Y[:5], MSE, "targets: 5 examples, but the inputs have 10"),
         (Y, Weighted(SUM, len), "for the mini-batch, .* the mean of its 2 parts; return the mean"),
         (Y, lambda outputs, _: outputs, "needed is one number"),

@@ -93,7 +93,7 @@ def sparse() -> None:
 
 
 REFUSALS = {
-    "no inputs": "inputs: None, but this stage reads them",
+    "no inputs": "inputs: holds no tensor that can be cut, but NoneType",
     "optimizer here only": "optimizer: some ranks got one and others",
     "limits differ": "'max_norm': 2.0, 'norm_type': 2.0} on rank 1",
     "clips late": "train_step has updated the weights already",

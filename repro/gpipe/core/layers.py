@@ -67,16 +67,8 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
     cpu, others = torch.device("cpu"), rng.other_sources()
     with rng.preserved(cpu, others):
         rng.reseed(rng.hashed(seed, rng.INITIALISATION, 0, index), cpu, others.values())
-        module = layer if isinstance(layer, nn.Module) else _call_factory(layer, index)
+        module = layer if isinstance(layer, nn.Module) else layer()
     return module.to(device)  # an error if another Pipeline trains it elsewhere
-
-
-def _call_factory(factory: Callable[[], nn.Module], index: int) -> nn.Module:
-    module = factory()
-    if not isinstance(module, nn.Module):
-        kind = type(module).__name__
-        raise ValueError(f"layers[{index}]: the factory returned {kind}, not an nn.Module")
-    return module
 
 
 def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
@@ -103,10 +95,10 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 def on_meta(layers: Sequence[Layer]) -> Iterator[nn.Module]:
     """Every layer as a module; those of factories are made on the meta device."""
-    for index, layer in enumerate(layers):
+    for layer in layers:
         # Whoever takes the layer does not run under the meta device.
         with torch.device("meta"):
-            made = layer if isinstance(layer, nn.Module) else _call_factory(layer, index)
+            made = layer if isinstance(layer, nn.Module) else layer()
         yield made
 
 

@@ -61,10 +61,6 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None
     That is an attribute that it names, of a layer that it reaches. Weights raise an error of their
     own, so a loss may reach a container of all layers.
     """
-    if not callable(loss_fn):
-        raise ValueError(
-            f"loss_fn: {short(loss_fn)} cannot be called; give (outputs, targets) -> mean loss"
-        )
     reached = [*reachable(loss_fn)] if foreign else []
     codes = [each.__code__ for each in reached if isinstance(each, FunctionType)]
     named = {name for code in codes for name in names_in(code)} - _OF_CONTAINERS
