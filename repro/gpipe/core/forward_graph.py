@@ -47,7 +47,7 @@ class ForwardGraph:
         if free and not known.checked:
             known.checked = self._rank.call
         kept.had_graph, kept.close = not free, kept.first or known.checked == self._rank.call
-        with_loss = not kept.recomputed or self._rank.loss_module is not None
+        with_loss = not kept.recomputed or bool(self._rank.of_loss)
         if not drops:
             return run(loss=with_loss)
         without_tensors = torch.autograd.graph.saved_tensors_hooks(_drop, _missed)

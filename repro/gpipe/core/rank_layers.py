@@ -22,9 +22,8 @@ class RankLayers:
         layers: for each stage its layers, each with its index.
         end: the index behind the last layer; to random state the loss is a layer.
         modules, parameters: of all layers.
-        loss_module: the loss if it is a module that may hold state. That must move in the order of
-            the micro-batches, so F computes such a loss too.
-        of_loss: its modules.
+        of_loss: the modules of the loss if it may hold state. That must move in the order of the
+            micro-batches, so F computes such a loss too.
         call: number of this step or evaluation.
         tree_number: the call in which a layer was last replaced.
         foreign: modules of the layers of other ranks, without weights.
@@ -40,7 +39,7 @@ class RankLayers:
         self.stages, self.names, self.end = stages, names, max(modules) + 1
         self.module = nn.Sequential(OrderedDict(zip(names, modules.values(), strict=True)))
         self.layers: dict[int, list[tuple[int, nn.Module]]] = {}
-        self.loss_module: nn.Module | None = None
+        self.of_loss: list[nn.Module] = []
         self.foreign: Collection[Any] = ()
         self.call = self.tree_number = 0
         self.has_compiled = False
@@ -84,8 +83,9 @@ class RankLayers:
             loss = inner_loss(loss_fn)
             # A loss of torch has no state, and may be made anew for each step.
             is_torchs = type(loss).__module__.startswith("torch.")
-            self.loss_module = loss if isinstance(loss, nn.Module) and not is_torchs else None
-        self.of_loss = () if self.loss_module is None else (*self.loss_module.modules(),)
+            self.of_loss = (
+                [*loss.modules()] if isinstance(loss, nn.Module) and not is_torchs else []
+            )
         training = [module.training for module in self.modules]
         trained = [parameter.requires_grad for parameter in self.parameters]
         self.modes = (self.tree_number, *self.of_loss, *training, *trained)
