@@ -128,7 +128,7 @@ def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> _
     parameters = [*engine.layers.module.parameters()]
     gradients = [parameter.grad for parameter in parameters]
     if check is not None:  # whenever the loss was checked last
-        engine.check = LossCheck(engine.runner.device, lambda: engine.runner.region)
+        engine.check = LossCheck(engine.runner)
     try:
         for parameter in parameters:
             parameter.grad = None

@@ -65,7 +65,7 @@ class Engine:
         self.recorder = Recorder(runner.device)
         self.step, self.loss = 0, math.nan
         self.metrics: Metrics = {}
-        self.check = LossCheck(runner.device, lambda: runner.region) if check_loss else None
+        self.check = LossCheck(runner) if check_loss else None
         self._guards, self._foreign, self._input_forms = guards, foreign, Forms()
         self._micro_batches = schedule.micro_batches
         self._actions = RankActions(stages, links, schedule, self.recorder)

@@ -10,7 +10,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from repro.gpipe.comm.message import copied
+from repro.gpipe.core.run_layers import LayerRunner
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.snapshot import state_preserved
 from repro.gpipe.tree import Tree, flatten, map_leaves, unflatten, unwrapped
@@ -28,7 +29,6 @@ _log = logging.getLogger(__name__)
 # Relative, of two means of the same terms in another order.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}
 _ROUNDING_OF_OTHERS = 2e-2
-_Region = Callable[[], AbstractContextManager[object]]  # what the loss runs in
 
 
 class _NotComparedError(Exception):
@@ -43,8 +43,9 @@ class LossCheck:
     as ignored labels are by default, are counted for themselves.
     """
 
-    def __init__(self, device: torch.device, region: _Region) -> None:
-        self._device, self._region = device, region
+    def __init__(self, runner: LayerRunner) -> None:
+        """The loss runs on the device and in the autocast region of layers."""
+        self._runner = runner
         self._steps: Counter[object] = Counter()  # of each kind
 
     def begin(
@@ -156,9 +157,9 @@ class LossCheck:
     def _value(self, outputs: Tree, targets: Tree) -> float:
         """The loss, without a trace."""
         unchanged = state_preserved(self._loss)
-        with torch.no_grad(), unchanged, rng.trial(self._device) as has_drawn:
+        with torch.no_grad(), unchanged, rng.trial(self._runner.device) as has_drawn:
             try:
-                with self._region():
+                with self._runner.region:
                     loss = self._loss(
                         map_leaves(Tensor, copied, outputs),
                         map_leaves(Tensor, copied, unwrapped(targets)),
