@@ -151,7 +151,8 @@ def test_a_loss_that_names_an_attribute_of_another_stage():
     words = "loss_fn: uses Linear of the model, and other stages run layers of it"
     refused(words, refuse_foreign_modules, lambda *_: X.sum() * other.in_features, foreign)
     refuse_foreign_modules(lambda *_: other(X).sum(), foreign)  # which raises by itself
-    refuse_foreign_modules(lambda *_: [0].append(block), foreign)
+    names: list[object] = []
+    refuse_foreign_modules(lambda *_: names.append(block), foreign)
 
 
 def test_a_loss_does_not_use_layers_of_an_earlier_stage_of_its_rank():

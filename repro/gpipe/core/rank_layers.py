@@ -83,9 +83,8 @@ class RankLayers:
             loss = inner_loss(loss_fn)
             # A loss of torch has no state, and may be made anew for each step.
             is_torchs = type(loss).__module__.startswith("torch.")
-            self.of_loss = (
-                [*loss.modules()] if isinstance(loss, nn.Module) and not is_torchs else []
-            )
+            may_hold_state = isinstance(loss, nn.Module) and not is_torchs
+            self.of_loss = [*loss.modules()] if may_hold_state else []
         training = [module.training for module in self.modules]
         trained = [parameter.requires_grad for parameter in self.parameters]
         self.modes = (self.tree_number, *self.of_loss, *training, *trained)
