@@ -1,11 +1,15 @@
 """Errors that have a meaning for more than one rank, and one helpful line for a wrong argument."""
 
 import dis
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from numbers import Real
-from typing import Any, TypeGuard
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 from repro.io.untrusted import did_you_mean, short
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class EveryRankError(Exception):
@@ -41,6 +45,25 @@ def is_refusal(error: BaseException) -> bool:
         last = last.tb_next
     raised = last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
     return raised and last.tb_frame.f_globals.get("__name__", "").startswith("repro.")
+
+
+def in_call(call: Callable[P, T]) -> Callable[P, T]:
+    """A call of a Pipeline.
+
+    What it refuses is the caller's mistake, so the traceback ends here, one line below the caller.
+    """
+
+    @wraps(call)
+    def called(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return call(*arguments, **named)
+        except ValueError as error:
+            if not is_refusal(error):
+                raise
+            refusal = error
+        raise refusal.with_traceback(None)
+
+    return called
 
 
 def within(value: object, least: float, most: float) -> TypeGuard[Any]:

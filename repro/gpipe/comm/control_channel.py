@@ -9,6 +9,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from struct import Struct
 from typing import Any
@@ -20,8 +21,10 @@ from torch import Tensor
 from repro.gpipe.comm import shm
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.runtime.heartbeats import SAME_CALLS
-from repro.gpipe.runtime.status import reaching, waiting
+from repro.gpipe.runtime.status import reaching, sending, waiting
 
+TIMEOUT = timedelta(hours=1)  # of one message; a neighbour that dies is noticed at once
+_OF_GROUP = timedelta(0)  # what torch takes for the timeout of the work's group
 CONTROL = 3  # gloo's tag of these messages; activations and gradients have other tags
 _ROUNDS = 8  # exchanges by which a clock is compared
 
@@ -39,21 +42,21 @@ _HEADER = Struct("<qq")  # of a frame: position of the kind in this list, and by
 _INLINE = 240  # bytes of the object behind it; another message has those that do not fit
 
 
-def wait(work: dist.Work | None, tensor: Tensor, peer: int, control: str = "") -> Tensor:
-    """Wait for a send or receive of `tensor` with a rank of the world; returns the tensor."""
+def wait(
+    work: dist.Work | None, tensor: Tensor, peer: int, timeout: timedelta = _OF_GROUP
+) -> Tensor:
+    """Wait for work on `tensor` with a rank of the world; returns the tensor."""
     if work is not None:
-        with waiting(peer, tensor.nbytes, control), reaching(peer):
-            work.wait()
+        with waiting(peer), reaching(peer):
+            work.wait(timeout)
     return tensor
 
 
-def post(
-    size: int, peer: int, tag: int, control: str = "", *, pinned: bool = False
-) -> Callable[[], Tensor]:
+def post(size: int, peer: int, tag: int, *, pinned: bool = False) -> Callable[[], Tensor]:
     """Start to receive so many bytes over gloo; call the result to wait for them."""
     room = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
     with reaching(peer):
-        return partial(wait, dist.irecv(room, peer, tag=tag), room, peer, control)
+        return partial(wait, dist.irecv(room, peer, tag=tag), room, peer, TIMEOUT)
 
 
 class ControlChannel:
@@ -186,7 +189,13 @@ class ControlChannel:
     def _start(self, data: bytes, rank: int) -> Callable[[], Tensor]:
         message, peer = torch.frombuffer(bytearray(data), dtype=torch.uint8), self.world_rank(rank)
         with reaching(peer):
-            return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer, "send")
+            work = dist.isend(message, peer, tag=CONTROL)
+
+        def wait_until_taken() -> Tensor:
+            with sending(peer):
+                return wait(work, message, peer, TIMEOUT)
+
+        return wait_until_taken
 
     def _irecv(self, kind: str, rank: int) -> Callable[[], Any]:
         """Start to receive an object of this kind; call the result to wait for it.
@@ -194,7 +203,7 @@ class ControlChannel:
         It trusts the peer, a process of the same program.
         """
         peer = self.world_rank(rank)
-        arriving = post(_HEADER.size + _INLINE, peer, CONTROL, "receive")
+        arriving = post(_HEADER.size + _INLINE, peer, CONTROL)
 
         def received() -> Any:
             frame = bytes(arriving().numpy())
@@ -206,7 +215,7 @@ class ControlChannel:
                 )
             data = frame[_HEADER.size :]
             if size > _INLINE:
-                data += bytes(post(size - _INLINE, peer, CONTROL, "receive")().numpy())
+                data += bytes(post(size - _INLINE, peer, CONTROL)().numpy())
             return pickle.loads(data)  # which ignores bytes behind the object
 
         return received

@@ -14,6 +14,7 @@ from typing import Any
 from repro.gpipe.comm.message import Form, Message
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.runtime.clock import wait_until
+from repro.gpipe.runtime.status import sending
 from repro.gpipe.schedule.actions import Cell
 
 _AHEAD = 2  # receives that are kept posted; each one occupies memory
@@ -28,7 +29,8 @@ class Link:
 
     looks = False  # whether the receiving end has `has_arrived`
 
-    def __init__(self) -> None:
+    def __init__(self, peer: int) -> None:
+        self.peer = peer  # the rank in the world at the other end
         self._forms: dict[Hashable, Form] = {}
         self.sent = 0  # bytes of tensors so far
         # The most that the link may do; None: as fast as it can. One message is sent at a time, and
@@ -121,7 +123,12 @@ class Outbox:
         link.sent += message.form.content
         finish = link.isend(message, key)
         if finish is not None:
-            self._put(finish)
+
+            def finish_send() -> None:
+                with sending(link.peer):
+                    finish()
+
+            self._put(finish_send)
         if link.speed is not None and not link.speed.overlap:
             wait_until(link.free)
 

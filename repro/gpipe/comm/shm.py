@@ -27,7 +27,7 @@ import torch
 from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.message import Message, aligned, received, tensors_in
 from repro.gpipe.runtime.clock import wait_until
-from repro.gpipe.runtime.status import reaching, sending, waiting
+from repro.gpipe.runtime.status import reaching, waiting
 
 # A notification: number of the segment; its size if its descriptor is passed along, else 0; bytes
 # of the form, which precedes the tensors where it is new; and when the message may be used.
@@ -91,8 +91,7 @@ class Sender(Link):
     """
 
     def __init__(self, address: str, peer: int) -> None:
-        super().__init__()
-        self._peer = peer
+        super().__init__(peer)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.connect(address)
@@ -149,7 +148,7 @@ class Sender(Link):
         # `socket.send_fds` of Python 3.11 forgets its flags.
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(fd)) for fd in fds]
         try:
-            with sending(self._peer, 0):
+            with reaching(self.peer):
                 self._socket.sendmsg([data], rights, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
@@ -168,8 +167,7 @@ class Receiver(Link):
     looks = True
 
     def __init__(self, peer: int) -> None:
-        super().__init__()
-        self._peer = peer
+        super().__init__(peer)
         self.address = f"\0gpipe-{secrets.token_hex(16)}"  # abstract: no file is left behind
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(self.address)
@@ -198,7 +196,7 @@ class Receiver(Link):
     def has_arrived(self) -> bool:
         """Look at the next notification; at the end of the connection it is empty."""
         try:
-            with reaching(self._peer):
+            with reaching(self.peer):
                 note = self._socket.recv(_NOTE.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
@@ -206,7 +204,7 @@ class Receiver(Link):
 
     def receive(self, key: Hashable) -> Message:
         """Wait for the next message."""
-        with waiting(self._peer, 0), reaching(self._peer):
+        with waiting(self.peer), reaching(self.peer):
             note, descriptors = self._next_note()
         number, size, form_size, ready = _NOTE.unpack(note)
         if size and not descriptors:  # the kernel drops a descriptor for which there is no room

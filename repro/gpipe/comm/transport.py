@@ -13,7 +13,6 @@ The kind of a link depends on where the two ranks are:
 import ctypes
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from datetime import timedelta
 from functools import cache, partial
 from struct import Struct
 from typing import Any
@@ -23,16 +22,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe.comm import shm
-from repro.gpipe.comm.control_channel import ControlChannel, post, wait
+from repro.gpipe.comm.control_channel import TIMEOUT, ControlChannel, post, wait
 from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.message import Form, Message, aligned, dense, elements, received, tensors_in
 from repro.gpipe.runtime.clock import wait_until
-from repro.gpipe.runtime.status import reaching, sending
+from repro.gpipe.runtime.status import reaching
 
 TAGS = {"F": 1, "B": 2}  # gloo's, of activations and gradients; control_channel.CONTROL is another
 _MORE = 3  # added to one of them: the tag of what follows a message that announces it
 TRANSPORTS = ("auto", "shm", "gloo")
-TIMEOUT = timedelta(hours=1)  # of one message; a neighbour that dies is noticed at once
 # Before the tensors of a message over gloo: bytes of the message that follows in place of this one,
 # or 0; bytes of the form between this header and the tensors, or 0; and when the
 # message may be used.
@@ -49,8 +47,8 @@ class Gloo(Link):
     """
 
     def __init__(self, peer: int, tag: int, *, pinned: bool = False) -> None:
-        super().__init__()
-        self.peer, self.tag, self.pinned = peer, tag, pinned
+        super().__init__(peer)
+        self.tag, self.pinned = tag, pinned
         self._posted: dict[Hashable, int] = {}  # bytes for which the receiver posts, by key
 
     def isend(self, message: Message, key: Hashable) -> Callable[[], object]:
@@ -74,14 +72,15 @@ class Gloo(Link):
         """Bytes of the tensors in a message."""
         return form.nbytes
 
-    def _start(self, packed: Tensor, tag: int) -> Callable[[], None]:
+    def _start(self, packed: Tensor, tag: int) -> Callable[[], Tensor]:
         with reaching(self.peer):
             work = dist.isend(packed, self.peer, tag=tag)
         assert work is not None
 
-        def wait_for_send() -> None:
-            with sending(self.peer, packed.nbytes):  # keeps the bytes alive until they are sent
-                work.wait()
+        def wait_for_send() -> Tensor:
+            with reaching(self.peer):
+                work.wait(TIMEOUT)
+            return packed  # which lives until it is sent
 
         return wait_for_send
 

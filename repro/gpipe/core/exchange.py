@@ -62,6 +62,6 @@ class Exchange:
         """Wait until a message is here that one of these needs, or for a part of the last W."""
         end = time.perf_counter() + (_PATIENCE * self.weights_s if is_short else math.inf)
         channel = self._links.channel
-        with waiting(channel.world_rank((channel.rank + 1) % channel.ranks), 0):
+        with waiting(channel.world_rank((channel.rank + 1) % channel.ranks)):
             while not any(map(self.is_here, works)) and time.perf_counter() < end:
                 wait_until(time.perf_counter() + _MOMENT)

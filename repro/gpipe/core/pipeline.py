@@ -24,10 +24,10 @@ from repro.gpipe.core.layers import Layer, as_layers, evaluation_mode, names
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.results import EvaluationResult, StepResult, step_result
 from repro.gpipe.core.scaler import GradScaler
+from repro.gpipe.errors import in_call
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.runtime.health import report_errors_to_all
-from repro.gpipe.runtime.status import in_call
 from repro.gpipe.tree import Tree, gather, refuse_unjoined
 
 

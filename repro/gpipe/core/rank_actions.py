@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -13,6 +14,7 @@ from repro.gpipe.core.exchange import Exchange
 from repro.gpipe.core.recorder import Recorder
 from repro.gpipe.core.stage import Stage
 from repro.gpipe.core.step import Step
+from repro.gpipe.runtime.health import collectives_end_soon
 from repro.gpipe.runtime.status import status
 from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
 from repro.gpipe.schedule.program import Program
@@ -64,13 +66,14 @@ class RankActions:
 
     def do_all(self, while_waiting: Callable[[], object] | None = None) -> None:
         """Do all actions; `while_waiting` is called where this rank first waits for a gradient."""
-        for action in self._program.run(self._exchange.is_here, self._exchange.wait_for_one):
-            status.action, started = action, self._recorder.now()
-            if while_waiting is not None and action == self._program.waits:
-                while_waiting()
-            self._do[action.kind](action)
-            if action.kind in COMPUTE:
-                self._recorder.span(action.kind, *action.cell, started)
+        with nullcontext() if self._is_alone else collectives_end_soon():
+            for action in self._program.run(self._exchange.is_here, self._exchange.wait_for_one):
+                status.action, started = action, self._recorder.now()
+                if while_waiting is not None and action == self._program.waits:
+                    while_waiting()
+                self._do[action.kind](action)
+                if action.kind in COMPUTE:
+                    self._recorder.span(action.kind, *action.cell, started)
         status.action = None
 
     def _forward(self, action: Action) -> None:

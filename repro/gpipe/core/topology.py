@@ -1,6 +1,5 @@
 """Which process is which rank of which replica, on which device."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.errors import one_of
 from repro.gpipe.runtime import health
@@ -45,7 +45,8 @@ def take_place(
         torch.cuda.set_device(place.device)
     if config.processes > 1:
         balance = "a cost" if callable(config.balance) else config.balance
-        _refuse_unlike(number, config.arguments | {"balance": balance, **alike})
+        settings = config.arguments | {"balance": balance, **alike}
+        _refuse_unlike(number, config.processes, settings)
     return place
 
 
@@ -85,27 +86,12 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
     return in_turn if name == "cuda" else torch.device(name)
 
 
-def _refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
-    """Raise a ValueError on every rank if one has other settings, since it would hang otherwise.
-
-    Rank 0 is in every pipeline and numbers them in the store. Another rank skips the numbers of
-    pipelines that are too small to need it.
-    """
-    watch = health.begin(None, rank, dist.get_world_size())
-    watch.beat()
-    store = watch.board.store
-    settings_text = json.dumps({name: repr(value) for name, value in settings.items()})
-    while True:
-        number = watch.pipelines
-        watch.pipelines += 1
-        if rank == 0:
-            store.set(f"pipeline/{number}/0", settings_text)
-        (first,) = watch.wait_for(f"pipeline/{number}", [0])
-        needed = int(first["stages"]) * int(first["replicas"])
-        if rank < needed:
-            break
-    store.set(f"pipeline/{number}/{rank}", settings_text)
-    for other, theirs in enumerate(watch.wait_for(f"pipeline/{number}", range(needed))):
+def _refuse_unlike(number: int, ranks: int, settings: Mapping[str, object]) -> None:
+    """Raise a ValueError on every rank if one has other settings, since it would hang otherwise."""
+    health.begin(None, number, dist.get_world_size())
+    texts = {name: repr(value) for name, value in settings.items()}
+    first, *others = ControlChannel(ranks, number).all_gather(texts)
+    for other, theirs in enumerate(others, 1):
         for name, value in first.items():
             if theirs[name] != value:
                 raise ValueError(

@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from itertools import filterfalse
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from repro.gpipe.comm import shm
-from repro.gpipe.comm.transport import TIMEOUT, nccl_pairs
+from repro.gpipe.comm.control_channel import TIMEOUT
+from repro.gpipe.comm.transport import nccl_pairs
 from repro.gpipe.runtime import health
-from repro.gpipe.runtime.heartbeats import INTERVAL, NO_ANSWER, UNANSWERED, Board, Failure
+from repro.gpipe.runtime.heartbeats import INTERVAL, Board, Failure
 from repro.gpipe.runtime.processes import Processes, how
 from repro.gpipe.runtime.store import FolderStore, own_prefix
 from repro.io.temporary import own_folder
@@ -47,14 +47,13 @@ class Group:
         if (failure := self.board.failure()) is not None:
             return failure
         for rank, code in self.processes.wait(0).items():
-            if code or not self.board.has_ended(rank):
-                ended = f"it left: {NO_ANSWER}" if code == UNANSWERED else f"died ({how(code)})"
-                text = f"{self.board.last_seen(rank)}: {ended}"
+            if code or not self.board.heartbeat(rank).ended:
+                text = f"{self.board.last_seen(rank)}: died ({how(code)})"
                 return self.board.post_failure(Failure(rank, text))
         if time.monotonic() < self._looked + INTERVAL:
             return None
         self._looked = time.monotonic()
-        return self.board.find_silent(filterfalse(self.board.has_ended, range(self.world)))
+        return self.board.find_silent(range(self.world))
 
 
 @contextmanager

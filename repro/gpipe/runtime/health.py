@@ -11,39 +11,37 @@ failure ends itself by `os._exit`.
 """
 
 import atexit
-import json
-import math
 import os
 import sys
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from itertools import islice
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from repro.gpipe.errors import EveryRankError, LostNeighbourError, is_refusal
 from repro.gpipe.runtime.heartbeats import (
     INTERVAL,
-    NO_ANSWER,
-    SAME_CALLS,
     SILENCE,
     TEXT,
-    UNANSWERED,
     Board,
     Failure,
     error_line,
     status_of,
 )
-from repro.gpipe.runtime.status import status, waiting
+from repro.gpipe.runtime.status import status
 
-_POLL = 0.005  # seconds between looks for what another rank sets
 _DIAGNOSIS = 3.0  # seconds in which a process that knows why a connection was lost posts it
 _NO_LAUNCHER = "the launcher is gone, or the store that it holds"
+NO_ANSWER = f"no answer from the launcher for {SILENCE:.0f} s"
 
 
 class Health:
@@ -56,13 +54,10 @@ class Health:
         self.rank = rank
         self.world = world
         self.board = Board(store.clone())
-        self.pipelines = 0  # of rank 0, as far as this rank has followed
-        self._waits = False  # whether it waited for another one at its last heartbeat
         self._failed = False  # whether this process has reported its own failure
         self._ended = threading.Event()
-        self._last_answer = time.monotonic()  # of the store
+        self._exchanges = 0  # with the store
         status.who = status.who or f"rank {rank}"
-        status.computes_here()
         self.beat()  # whoever stops from now on is missed
         self._threads = [
             threading.Thread(target=target, name="gpipe-health", daemon=True)
@@ -74,7 +69,7 @@ class Health:
 
     def beat(self) -> None:
         """Send a heartbeat now, where the next one, within half a second, may be too late."""
-        self._waits = self.board.post_heartbeat(self.rank, status)
+        self.board.post_heartbeat(self.rank, status)
 
     def report(self, error: BaseException) -> None:
         """Post that this process fails with an error, unless it has posted one already."""
@@ -91,28 +86,13 @@ class Health:
 
     def exit_after_lost_neighbour(self, error: LostNeighbourError) -> None:
         """Wait for the diagnosis of a lost neighbour, print it and exit; never returns."""
-        end = time.monotonic() + _DIAGNOSIS
+        time.sleep(_DIAGNOSIS)
         try:
-            while (failure := self.board.failure()) is None and time.monotonic() < end:
-                time.sleep(INTERVAL / 10)
             text = f"{self.board.last_seen(error.rank)}: {error}"
-            if self.board.returned(error.rank) > self.board.launches:
-                text = f"{status} waits for rank {error.rank}, which has ended: {SAME_CALLS}"
-            failure = failure or self.board.post_failure(Failure(error.rank, text))
-            _leave_because(failure.text)
+            reason = self.board.post_failure(Failure(error.rank, text)).text
         except dist.DistError:
-            _leave_because(_NO_LAUNCHER)
-
-    def wait_for(self, key: str, ranks: Iterable[int]) -> list[dict[str, str]]:
-        """The values that these ranks have set in the board's store, under `<key>/<rank>`."""
-        values = []
-        for rank in ranks:
-            awaited = f"{key}/{rank}"
-            with waiting(rank, 0):
-                while not self.board.store.check([awaited]):
-                    time.sleep(_POLL)  # a wait inside the store would not heed a signal
-            values.append(json.loads(self.board.store.get(awaited)))
-        return values
+            reason = _NO_LAUNCHER
+        _leave_because(reason)
 
     def end(self) -> None:
         """End the watch in order; report an uncaught exception, if one ends this process."""
@@ -122,18 +102,13 @@ class Health:
         uncaught = getattr(sys, "last_value", None)
         if isinstance(uncaught, Exception) and not isinstance(uncaught, LostNeighbourError):
             self.report(uncaught)
-        with suppress(dist.DistError, OSError):
-            self.board.post_returned(self.rank, math.inf)
         # The process would abort if a thread were still in the store's C++ code when the
         # interpreter ends.
         for thread in self._threads:
             thread.join(SILENCE)
-
-    def returned(self) -> None:
-        """Post that this process has returned from a launch, one of several in a program."""
-        self.board.launches += 1
-        with suppress(dist.DistError):
-            self.board.post_returned(self.rank, self.board.launches)
+        status.ended = True
+        with suppress(dist.DistError, OSError):
+            self.beat()
 
     def _exchange(self) -> None:
         while not self._ended.wait(INTERVAL):
@@ -146,21 +121,18 @@ class Health:
                 text = _NO_LAUNCHER if status.needs_others else ""
             except Exception as error:  # of ours; it must not end a run that goes well
                 warnings.warn(f"the watch over others failed: {error_line(error)}", stacklevel=1)
-            self._last_answer = time.monotonic()
+            self._exchanges += 1
             if text and not self._failed and not self._ended.is_set():
                 _leave_because(text)
 
     def _watch_store(self) -> None:
         """Exit when the store no longer answers: this host is cut off, and `_exchange` blocks."""
-        woken = time.monotonic()
-        while not self._ended.wait(1.0):
-            before, woken = woken, time.monotonic()
-            if woken - before > SILENCE / 2:  # this process was stopped, not the store
-                self._last_answer = woken
-            silent_for = woken - self._last_answer
-            if silent_for > SILENCE and status.needs_others and not self._failed:
-                # It cannot be posted, so the launcher learns it from the exit code.
-                leave(f"leaving, because {NO_ANSWER}", code=UNANSWERED)
+        before, looks = self._exchanges, 0
+        while not self._ended.wait(INTERVAL):
+            looks = looks + 1 if self._exchanges == before else 0
+            before = self._exchanges
+            if looks * INTERVAL >= SILENCE and status.needs_others and not self._failed:
+                _leave_because(NO_ANSWER)
 
     def _find_failure(self) -> Failure | None:
         """A posted failure, missing heartbeats of the next running rank, or a cycle of waits."""
@@ -169,23 +141,18 @@ class Health:
             others = ((self.rank + step) % self.world for step in range(1, self.world))
             next_running = filter(self.board.is_running, others)
             failure = self.board.find_silent([*islice(next_running, 1)])
-        if failure is None and self._waits:
-            failure = self.board.find_wait_cycle(self.rank)
-        return failure
+        return failure or self.board.find_wait_cycle(self.rank)
 
 
 def _leave_because(reason: str) -> None:
-    leave(f"leaving, because {reason}", code=1)
-
-
-def leave(why: str, code: int) -> None:
     """Print why and end this process, whatever its other threads are waiting for."""
 
     def write() -> None:
         with suppress(Exception):
             sys.stdout.flush()
         with suppress(OSError):
-            os.write(2, f"{status.who}: {why}\n".encode(errors="replace"))
+            line = f"{status.who}: leaving, because {reason}\n"
+            os.write(2, line.encode(errors="replace"))
 
     # In a thread with a time limit: nobody may read the pipe behind stderr.
     try:
@@ -193,7 +160,7 @@ def leave(why: str, code: int) -> None:
         writer.start()
         writer.join(1.0)
     finally:
-        os._exit(code)
+        os._exit(1)
 
 
 _health: Health | None = None
@@ -212,12 +179,19 @@ def current() -> Health:
     return _health
 
 
-def begin_step(step: int) -> None:
-    """Set the step of this process; the first one is posted at once, since a step may end it."""
-    is_first = not status.warm
-    status.step, status.action, status.warm = step, None, True
-    if is_first and _health is not None:
-        _health.beat()
+@contextmanager
+def collectives_end_soon() -> Iterator[None]:
+    """Wrap the actions of a stage, in which the user's code may call a collective of all ranks.
+
+    The other stages cannot come to it: they wait for this one. So it raises after SILENCE.
+    """
+    gloo: Any = distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    before = gloo.options._timeout
+    gloo._set_default_timeout(timedelta(seconds=SILENCE))
+    try:
+        yield
+    finally:
+        gloo._set_default_timeout(before)
 
 
 @contextmanager

@@ -8,12 +8,13 @@ The function and its arguments arrive as a pickle, in which functions and classe
 """
 
 import atexit
+import logging
+import math
 import os
 import pickle
-import threading
 import time
 from collections.abc import Callable
-from multiprocessing import active_children, current_process
+from multiprocessing import current_process
 from typing import Any
 
 import torch.distributed as dist
@@ -23,7 +24,10 @@ from repro.gpipe.runtime import health
 from repro.gpipe.runtime.group import Group, initialise, on_this_host
 from repro.gpipe.runtime.heartbeats import INTERVAL, Failure
 from repro.gpipe.runtime.processes import NAME
+from repro.gpipe.runtime.status import status
 from repro.gpipe.runtime.store import FolderStore
+
+_log = logging.getLogger(__name__)
 
 _GRACE = 5.0  # seconds in which a stage has to end once all results are there
 _NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it imports the main file
@@ -60,8 +64,8 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
             torchrun or a job started another number of ranks, or the script has no guard.
         StageError: when a stage fails, dies or hangs; within ten seconds. The others are ended.
 
-    A thread or process of the user's that still runs five seconds after `fn` has returned on all
-    stages is ended, and stderr says so.
+    A stage whose threads still run five seconds after `fn` has returned on all stages is ended, and
+    a warning says so.
     """
     if getattr(current_process(), "_inheriting", False):  # a process that imports the main file
         if current_process().name.startswith(NAME):
@@ -76,18 +80,32 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
 
 
 def _wait_for_all(group: Group) -> None:
-    """Wait until all stages have ended; raises a StageError as soon as one has failed."""
-    ended: dict[int, int] = {}
-    while len(ended) < group.world:
-        ended = group.processes.wait(INTERVAL)
-        if (failure := group.failure()) is not None:
-            if _NO_GUARD in group.processes.wait(0).values():
-                raise ValueError(_GUARD)
-            raise StageError(failure)
-        for rank in ended:
-            if not group.store.check([f"result/{rank}"]):
-                seen = group.board.last_seen(rank)
-                raise StageError(Failure(rank, f"{seen}: ended before its result had arrived"))
+    """Wait until all stages have ended, for a grace period at most once all results are there.
+
+    Raises a StageError as soon as one has failed.
+    """
+    end = math.inf
+    while len(ended := group.processes.wait(INTERVAL)) < group.world:
+        _raise_failure(group)
+        if group.store.check([f"result/{rank}" for rank in range(group.world)]):
+            end = min(end, time.monotonic() + _GRACE)
+        if time.monotonic() > end:
+            late = [str(rank) for rank in range(group.world) if rank not in ended]
+            _log.warning(
+                "stage %s: ended %.0f s after its function had returned, while a thread of it "
+                "still ran; join those that you start, or make them daemons",
+                ", ".join(late),
+                _GRACE,
+            )
+            return
+    _raise_failure(group)
+
+
+def _raise_failure(group: Group) -> None:
+    if (failure := group.failure()) is not None:
+        if _NO_GUARD in group.processes.wait(0).values():
+            raise ValueError(_GUARD)
+        raise StageError(failure)
 
 
 def _child(
@@ -99,20 +117,7 @@ def _child(
     store.set(f"result/{rank}", result)
     # A neighbour may still read from this process.
     store.wait([f"result/{other}" for other in range(world)])
-    threading.Thread(target=_end_anyway, daemon=True).start()
     dist.destroy_process_group()
-
-
-def _end_anyway() -> None:
-    """End this process after a grace period: its result is delivered."""
-    time.sleep(_GRACE)
-    for child in active_children():
-        child.kill()
-    health.leave(
-        f"ended {_GRACE:.0f} s after its function had returned, while a thread or process of it "
-        "still ran; join those that you start, or make them daemons",
-        code=0,
-    )
 
 
 def _under_torchrun(
@@ -128,7 +133,8 @@ def _under_torchrun(
         initialise(int(rank), stages, threads=threads)
         atexit.register(dist.destroy_process_group)
     result = fn(*args)
-    health.current().returned()
     results: list[Any] = [None] * stages
+    status.ended = True
     dist.all_gather_object(results, result)
+    status.ended = False
     return results
