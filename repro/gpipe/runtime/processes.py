@@ -7,13 +7,11 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
-from multiprocessing import current_process, forkserver, parent_process, resource_tracker, spawn
+from multiprocessing import forkserver, parent_process, resource_tracker, spawn
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import DupFd
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +20,6 @@ import numpy as np
 import torch.multiprocessing as mp
 
 from repro.io.signals import delayed, end_with_parent
-from repro.io.temporary import own_folder
 from repro.io.untrusted import short
 
 NAME = "stage-"  # begins the names of our processes; their rank follows
@@ -31,13 +28,15 @@ NAME = "stage-"  # begins the names of our processes; their rank follows
 PRELOADED = ["repro.gpipe.runtime.server"]
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_turn = threading.Lock()  # all threads share the environment variables and the main module
 
 
 class Processes:
     """One process for each rank of `calls`, which runs `fn(*args)`; ended by leaving the context.
 
-    The output of each goes to `<rank>.log` in a folder for logs, else to this program's. If all
-    processes of the group are `local`, their sockets need not be reachable from another host.
+    The output of each goes to `<rank>.log` in a folder for logs, else to where this program's went
+    when it started its first process. If all processes of the group are `local`, their sockets need
+    not be reachable from another host.
 
     Raises:
         ValueError: one line, if an argument cannot be pickled or this process may start none.
@@ -54,13 +53,13 @@ class Processes:
     ) -> None:
         self._all = {}
         try:
-            with _turn(), _environment(threads, local=local), _importable_main(), _no_interrupt():
+            with _turn, _environment(threads, local=local), _importable_main(), _no_interrupt():
                 context: Any = mp.get_context(_start_method())
                 for rank, args in calls.items():
-                    output = logs / f"{rank}.log" if logs is not None else _Output()
+                    log = logs / f"{rank}.log" if logs is not None else None
                     self._all[rank] = context.Process(
                         target=_run,
-                        args=(fn, args, dict(os.environ), output),
+                        args=(fn, args, dict(os.environ), log),
                         name=f"{NAME}{rank}",
                         daemon=False,
                     )
@@ -102,14 +101,6 @@ def how(code: int) -> str:
     return f"{signal.Signals(-code).name}{hint}"
 
 
-_turns: dict[int, threading.Lock] = {}  # of this process, and of those it was forked from
-
-
-def _turn() -> threading.Lock:
-    """A lock: all threads share the environment variables and the main module."""
-    return _turns.setdefault(os.getpid(), threading.Lock())
-
-
 @contextmanager
 def _environment(threads: int, *, local: bool) -> Iterator[None]:
     """Set the variables that a new process needs before it imports torch, and restore them.
@@ -146,10 +137,8 @@ def _importable_main() -> Iterator[None]:
     They then import none, and pickle refuses what belongs to it.
     """
     main = sys.modules["__main__"]
-    # multiprocessing reads it; pdb leaves it out, or has an object as its name.
-    spec = vars(main).setdefault("__spec__", None)
-    if spec is not None:
-        spec.name = str(spec.name)
+    # multiprocessing reads it; pdb leaves it out.
+    vars(main).setdefault("__spec__", None)
     data = spawn.get_preparation_data("")
     file, name = data.get("init_main_from_path", ""), data.get("init_main_from_name", "__main__")
     # multiprocessing imports no `__main__.py`, since those have no guard.
@@ -172,51 +161,20 @@ def _no_interrupt() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _Output:
-    """Where this program writes; pickled, it brings its open files to another process."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _received, tuple(DupFd(number) for number in (1, 2))
-
-
-def _received(*files: Any) -> list[int]:
-    return [file.detach() for file in files]
-
-
 @cache
-def _server(_process: int) -> Future[bool]:
-    """Start the server that this process forks others from; one that was forked has its own.
+def _has_server(_process: int) -> bool:
+    """Start the server that this process forks others from; False if its socket's path is too long.
 
-    Its result, once the server can fork, is False if the path of its socket is too long.
+    It ends with this process, which holds one end of a pipe.
     """
-    started: Future[bool] = Future()
-    keeper = threading.Thread(
-        target=_keep_server, args=(started,), name="gpipe-server", daemon=True
-    )
-    keeper.start()
-    return started
-
-
-def _keep_server(started: Future[bool]) -> None:
-    """The kernel ends the server with the thread that starts it, so this thread never ends."""
+    # A forked process inherits the number of its parent's server.
+    vars(forkserver._forkserver).update(vars(forkserver.ForkServer()))
+    forkserver.set_forkserver_preload(PRELOADED)
     try:
-        with own_folder() as folder:
-            # Where multiprocessing puts the server's socket.
-            vars(current_process())["_config"]["tempdir"] = str(folder)
-            # A forked process inherits the number of its parent's server.
-            vars(forkserver._forkserver).update(vars(forkserver.ForkServer()))
-            forkserver.set_forkserver_preload(PRELOADED)
-            # It answers when its imports are done. The process has nothing to run and ends.
-            status, nothing = forkserver.connect_to_new_process([])
-            os.close(nothing)
-            forkserver.read_signed(status)
-            os.close(status)
-            started.set_result(True)
-            threading.Event().wait()
-    except (OSError, EOFError):
-        started.set_result(False)
-    except BaseException as error:
-        started.set_exception(error)
+        forkserver.ensure_running()
+    except OSError:
+        return False
+    return True
 
 
 def _start(process: Any) -> None:
@@ -237,7 +195,7 @@ def _start(process: Any) -> None:
 def _start_method() -> str:
     """The method "forkserver", or "spawn" where forking is not safe or not wanted."""
     is_wanted = mp.get_start_method(allow_none=True) != "spawn"
-    if sys.platform == "linux" and is_wanted and _server(os.getpid()).result():
+    if sys.platform == "linux" and is_wanted and _has_server(os.getpid()):
         return "forkserver"
     return "spawn"
 
@@ -248,12 +206,13 @@ def _end_after(launcher: BaseProcess) -> None:
 
 
 def _run(
-    fn: Callable[..., object],
-    args: tuple[Any, ...],
-    environment: dict[str, str],
-    output: Path | list[int],
+    fn: Callable[..., object], args: tuple[Any, ...], environment: dict[str, str], log: Path | None
 ) -> None:
     end_with_parent()
+    server = vars(forkserver._forkserver)
+    if (pipe := server["_forkserver_alive_fd"]) is not None:
+        os.close(pipe)  # the launcher alone holds it, so that the server ends with the launcher
+        server.update(vars(forkserver.ForkServer()))
     launcher = parent_process()
     if launcher is None or not launcher.is_alive():
         os._exit(1)
@@ -265,10 +224,10 @@ def _run(
     # Ctrl-C reaches every process of a terminal; the launcher ends the stages.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if isinstance(output, Path):
-        output = [os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)] * 2
-    for number, file in enumerate(output, 1):
-        os.dup2(file, number)
+    if log is not None:
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
     fn(*args)
     # multiprocessing leaves these out where it forks. timm imports wandb, which makes temporary
     # folders and removes them so.
