@@ -6,7 +6,6 @@ A program of four ranks, or of those that torchrun has started.
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -103,12 +102,6 @@ def call(when: str, *of_ranks: str) -> None:
     for name in names:
         goes_wrong_now(when)
         calls[name](pipe)
-
-
-def lingering() -> int:
-    """Leaves a thread behind that keeps the interpreter."""
-    threading.Thread(target=time.sleep, args=(1e6,), name="writer").start()
-    return 7
 
 
 def resumed(how: str, folder: str) -> None:

@@ -18,7 +18,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from examples import refused
-from failing import lingering
 from leftovers import processes as left_behind
 from leftovers import program, until
 
@@ -132,12 +131,6 @@ def test_programs_whose_function_stages_can_import_or_not(tmp_path: Path):
                 assert error.count("Traceback") == 1, (how, error)
             else:
                 assert out.startswith("['trained', 'trained']\n"), (how, error)
-
-
-@pytest.mark.slow
-def test_a_thread_that_goes_on_is_ended(caplog: pytest.LogCaptureFixture):
-    assert launch(lingering, stages=2) == [7, 7]
-    assert "stage 0, 1: ended 5 s after its function had returned" in caplog.text
 
 
 # The launcher's own store.

@@ -8,11 +8,8 @@ The function and its arguments arrive as a pickle, in which functions and classe
 """
 
 import atexit
-import logging
-import math
 import os
 import pickle
-import time
 from collections.abc import Callable
 from multiprocessing import current_process
 from typing import Any
@@ -27,9 +24,6 @@ from repro.gpipe.runtime.processes import NAME
 from repro.gpipe.runtime.status import status
 from repro.gpipe.runtime.store import FolderStore
 
-_log = logging.getLogger(__name__)
-
-_GRACE = 5.0  # seconds in which a stage has to end once all results are there
 _NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it imports the main file
 _GUARD = (
     'launch: called without `if __name__ == "__main__":`; each stage process imports this file '
@@ -64,8 +58,7 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
             torchrun or a job started another number of ranks, or the script has no guard.
         StageError: when a stage fails, dies or hangs; within ten seconds. The others are ended.
 
-    A stage whose threads still run five seconds after `fn` has returned on all stages is ended, and
-    a warning says so.
+    As any program, a stage ends once its threads have ended, apart from daemons.
     """
     if getattr(current_process(), "_inheriting", False):  # a process that imports the main file
         if current_process().name.startswith(NAME):
@@ -80,32 +73,14 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
 
 
 def _wait_for_all(group: Group) -> None:
-    """Wait until all stages have ended, for a grace period at most once all results are there.
-
-    Raises a StageError as soon as one has failed.
-    """
-    end = math.inf
-    while len(ended := group.processes.wait(INTERVAL)) < group.world:
-        _raise_failure(group)
-        if group.store.check([f"result/{rank}" for rank in range(group.world)]):
-            end = min(end, time.monotonic() + _GRACE)
-        if time.monotonic() > end:
-            late = [str(rank) for rank in range(group.world) if rank not in ended]
-            _log.warning(
-                "stage %s: ended %.0f s after its function had returned, while a thread of it "
-                "still ran; join those that you start, or make them daemons",
-                ", ".join(late),
-                _GRACE,
-            )
-            return
-    _raise_failure(group)
-
-
-def _raise_failure(group: Group) -> None:
-    if (failure := group.failure()) is not None:
-        if _NO_GUARD in group.processes.wait(0).values():
-            raise ValueError(_GUARD)
-        raise StageError(failure)
+    """Wait until all stages have ended; raises a StageError as soon as one has failed."""
+    ended = 0
+    while ended < group.world:
+        ended = len(group.processes.wait(INTERVAL))
+        if (failure := group.failure()) is not None:
+            if _NO_GUARD in group.processes.wait(0).values():
+                raise ValueError(_GUARD)
+            raise StageError(failure)
 
 
 def _child(
