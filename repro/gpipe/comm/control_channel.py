@@ -192,7 +192,7 @@ class ControlChannel:
             work = dist.isend(message, peer, tag=CONTROL)
 
         def wait_until_taken() -> Tensor:
-            with sending(peer):
+            with sending():
                 return wait(work, message, peer, TIMEOUT)
 
         return wait_until_taken

@@ -14,7 +14,7 @@ from typing import Any
 from repro.gpipe.comm.message import Form, Message
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.runtime.clock import wait_until
-from repro.gpipe.runtime.status import sending
+from repro.gpipe.runtime.status import sending, waiting
 from repro.gpipe.schedule.actions import Cell
 
 _AHEAD = 2  # receives that are kept posted; each one occupies memory
@@ -114,7 +114,7 @@ class Outbox:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None  # started when there is something to finish
-        self._idle = True
+        self._peer: int | None = None  # of the last send, until it is flushed
         self._error: BaseException | None = None
 
     def send(self, link: Link, message: Message, key: Hashable) -> None:
@@ -123,23 +123,20 @@ class Outbox:
         link.sent += message.form.content
         finish = link.isend(message, key)
         if finish is not None:
-
-            def finish_send() -> None:
-                with sending(link.peer):
-                    finish()
-
-            self._put(finish_send)
+            self._peer = link.peer
+            self._put(finish)
         if link.speed is not None and not link.speed.overlap:
             wait_until(link.free)
 
     def flush(self) -> None:
         """Wait until everything is sent; raises the error of a send that failed."""
-        if self._idle:
+        if self._peer is None:
             return
         done = threading.Event()
         self._put(done.set)
-        done.wait()
-        self._idle = True
+        with waiting(self._peer):
+            done.wait()
+        self._peer = None
         self._raise()
 
     def close(self) -> None:
@@ -150,7 +147,6 @@ class Outbox:
             self._thread = None
 
     def _put(self, finish: Callable[[], Any]) -> None:
-        self._idle = False
         self._queue.put(finish)
         if self._thread is None:
             self._thread = threading.Thread(
@@ -166,7 +162,8 @@ class Outbox:
         """Finish sends until `close`; keep the first error for the computing thread."""
         while (finish := self._queue.get()) is not None:
             try:
-                finish()
+                with sending():
+                    finish()
             except BaseException as error:
                 self._error = self._error or error
             del finish  # it may keep a tensor alive

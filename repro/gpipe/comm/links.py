@@ -11,7 +11,6 @@ from repro.gpipe.comm.message import Form, Message
 from repro.gpipe.comm.transport import TRANSPORTS, connect
 from repro.gpipe.errors import one_of
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.gpipe.runtime.status import status
 
 # Sizes in bytes of the messages that `speed` times, and how often it sends each.
 _SMALL, _LARGE = 2**12, 2**20
@@ -101,12 +100,8 @@ class Links:
 
     def flush(self) -> None:
         """Wait until everything is sent; raises the error of a send that failed."""
-        status.flushing = True
-        try:
-            for outbox in self._outboxes.values():
-                outbox.flush()
-        finally:
-            status.flushing = False
+        for outbox in self._outboxes.values():
+            outbox.flush()
         for link in self.outgoing.values():
             link.flush()
 

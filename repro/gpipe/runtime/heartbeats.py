@@ -79,15 +79,12 @@ class Board:
         return Failure(**json.loads(raw)) if (raw := self._get("failure")) else None
 
     def post_heartbeat(self, rank: int, status: Status) -> None:
-        # Other threads change both while they are read.
-        waiting, sending = status.waiting, [*status.sending.values()]
-        if waiting is None and status.flushing:
-            waiting = min(sending, key=lambda wait: wait.number, default=None)
+        waiting = status.waiting  # which another thread changes
         beat = Heartbeat(
             str(status),
             in_steps=status.step is not None,
             ended=status.ended,
-            is_sending=bool(sending),
+            is_sending=bool(status.sending),
             waiting=None if waiting is None else [*waiting],
             posted=time.monotonic(),
         )

@@ -29,8 +29,7 @@ class Status:
     # How many blocks of `report_errors_to_all` it is in. Outside of them it needs no launcher.
     needs_others: int = 0
     waiting: Wait | None = None  # of the computing thread
-    sending: dict[int, Wait] = field(default_factory=dict)  # thread -> the message that it sends
-    flushing: bool = False  # while the computing thread waits until all of `sending` is sent
+    sending: set[int] = field(default_factory=set)  # threads that send a message
     ended: bool = False  # makes no more calls: it ends, or has returned from a launch
 
     def __str__(self) -> str:
@@ -73,11 +72,11 @@ def waiting(rank: int) -> Iterator[None]:
 
 
 @contextmanager
-def sending(rank: int) -> Iterator[None]:
-    """Wrap the part of a send to a rank of the world that may block."""
+def sending() -> Iterator[None]:
+    """Wrap the part of a send that may block."""
     thread = threading.get_ident()
-    status.sending[thread] = Wait(rank, next(_wait_numbers))
+    status.sending.add(thread)
     try:
         yield
     finally:
-        del status.sending[thread]
+        status.sending.discard(thread)
