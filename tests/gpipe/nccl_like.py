@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe.comm import links
-from repro.gpipe.comm.control_channel import ControlChannel
+from repro.gpipe.comm.control_channel import TIMEOUT, ControlChannel
 from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.transport import TAGS, Nccl
 
@@ -39,10 +39,11 @@ class NcclLike(Nccl):
             sent = dist.isend(torch.zeros(1), self.peer, tag=_HELLO + self.tag)
             self._finish(dist.irecv, torch.zeros(1), _HELLO)
             assert sent is not None
-            sent.wait()
+            sent.wait(TIMEOUT)
             self._greeted = True
         done = self._communicator.submit(self._execute, operation, tensor)
-        return SimpleNamespace(is_completed=done.done, wait=done.result)  # as torch's Work
+        # As torch's Work.
+        return SimpleNamespace(is_completed=done.done, wait=lambda *_: done.result())
 
     def _execute(self, operation: Any, tensor: Tensor) -> None:
         readiness = dist.irecv if operation is dist.isend else dist.isend
@@ -50,7 +51,7 @@ class NcclLike(Nccl):
         self._finish(operation, tensor, _DATA)
 
     def _finish(self, operation: Any, tensor: Tensor, tag: int) -> None:
-        operation(tensor, self.peer, tag=tag + self.tag).wait()
+        operation(tensor, self.peer, tag=tag + self.tag).wait(TIMEOUT)
 
     def close(self) -> None:
         self._communicator.shutdown()
