@@ -148,7 +148,7 @@ def test_no_circles():
             "from repro.cli.main import main; main(['plan', 'table2', '--results', 'none'])",
             [*HEAVY, "torch"],
         ),
-        ("import repro.gpipe.schedule.breakdown, repro.methods.named", ["torch"]),
+        ("import repro.simulate.breakdown, repro.methods.named", ["torch"]),
     ],
 )
 def test_heavy_imports_wait(statement, absent):

@@ -12,8 +12,11 @@ from pydantic import TypeAdapter
 
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.replay import Crossing, replay
+from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.paper import theory
 from repro.paper.numbers import zero_bubble
+from repro.simulate.breakdown import PARTS, breakdown
 from repro.simulate.calibration import Calibration, LayerTables
 from repro.simulate.stage_costs import FREE, StageCosts
 from repro.simulate.step import settle, simulate
@@ -161,3 +164,46 @@ def test_published_durations_give_the_printed_bubble_rates(kind):
         )
         step = simulate(make_schedule(kind, row.K, row.M, "never"), costs).step_time
         assert round(1 - row.M * (F + inner + W) / step, 4) == row.values[f"bubble {kind}"]
+
+
+def usual(kind: str, _stage: int) -> float:
+    return {"B": 2.0}.get(kind, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("named", "seconds", "latency", "parts"),
+    [
+        (("gpipe", 2, 16, "always"), usual, 0, {"bubble": 3 / 67, "recompute": 16 / 67}),
+        (
+            ("zb-h1", 4, 8, "never"),
+            usual,
+            0,
+            {"computation": 24 / 27, "bubble": 3 / 27, "update": 0},
+        ),
+        (("gpipe", 2, 8, "never"), lambda *_: 1.0, 0, {"imbalance": 0}),
+        (("gpipe", 2, 4, "never"), lambda *_: 1.0, 1, {"transfer": 4 / 24, "imbalance": 0}),
+        (
+            ("gpipe", 2, 1, "never"),
+            lambda _kind, stage: 1.5 - stage,
+            0,
+            {"imbalance": 0, "transfer": 0},
+        ),
+    ],
+)
+def test_breakdowns(named, seconds, latency, parts):
+    schedule = make_schedule(*named)
+    step = replay(schedule, seconds, lambda *_: Crossing(latency=latency))
+    found = breakdown(step, schedule)
+    assert sum(found.values()) == pytest.approx(1)
+    assert {name: found[name] for name in parts} == pytest.approx(parts)
+
+
+def test_a_breakdown_has_what_comes_before_and_after_the_micro_batches():
+    spans = (
+        Span("setup", 0, -1, 0.0, 1.0),
+        Span("F", 0, 0, 1.0, 3.0),
+        Span("B", 0, 0, 3.0, 7.0),
+        Span("U", 0, -1, 7.0, 8.0),
+    )
+    parts = dict.fromkeys(PARTS, 0.0) | {"computation": 6 / 8, "update": 1 / 8, "setup": 1 / 8}
+    assert breakdown(Timeline(spans, 1), make_schedule("gpipe", 1, 1, "never")) == parts

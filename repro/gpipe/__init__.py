@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from repro.gpipe.partition.layer_costs import LinkSpeed
     from repro.gpipe.runtime.launch import StageError, launch
     from repro.gpipe.schedule.actions import Action, Schedule
-    from repro.gpipe.schedule.breakdown import breakdown
     from repro.gpipe.schedule.kinds import make_schedule
     from repro.gpipe.schedule.replay import draw, replay
     from repro.gpipe.schedule.timeline import Span, Timeline
@@ -39,7 +38,6 @@ _NAMES = {  # module -> names, in the order of the reference
     "partition.layer_costs": ["LinkSpeed"],
     "schedule.kinds": ["make_schedule"],
     "schedule.replay": ["draw", "replay"],
-    "schedule.breakdown": ["breakdown"],
     "schedule.actions": ["Schedule", "Action"],
     "schedule.timeline": ["Timeline", "Span"],
 }

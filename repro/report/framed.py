@@ -12,13 +12,13 @@ from typing import Any
 
 import pandas as pd
 
-from repro.gpipe.schedule.breakdown import PARTS
 from repro.harness.about import NO_INTERVAL, About
 from repro.harness.frame import Frame
 from repro.harness.text import EMPTY, digits, percent, printed, ranged
 from repro.report.claim import Estimate
 from repro.report.style import model_name
 from repro.report.table import NOT_RUN, Cell, Table
+from repro.simulate.breakdown import PARTS
 
 Form = Callable[[Any], str]
 # What a column's name says of its numbers: the first that matches.

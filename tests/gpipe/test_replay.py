@@ -1,28 +1,24 @@
-"""`replay` of messages, breakdowns, and timelines; tests/test_simulate.py has the closed forms."""
+"""`replay` of messages, and timelines; tests/test_simulate.py has the closed forms."""
 
 import json
 
 import pytest
 
-from repro.gpipe.schedule.breakdown import PARTS, breakdown
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 
-UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+UNIT = {"F": 1.0, "B": 2.0}
 
 
-def timed(
-    name, K, M, checkpoint, duration=lambda kind, _stage: UNIT[kind], crossing=lambda *_: Crossing()
-):
-    return replay(make_schedule(name, K, M, checkpoint), duration, crossing)
+def timed(K, M, crossing=lambda *_: Crossing()):
+    schedule = make_schedule("gpipe", K, M, "never")
+    return replay(schedule, lambda kind, _stage: UNIT[kind], crossing)
 
 
 def test_messages_take_time_one_after_the_other():
     """F takes 1 second and its message 3, so the second message waits for the first."""
-    by_kind = timed(
-        "gpipe", 2, 1, "never", crossing=lambda kind, _stage: Crossing(0.5 if kind == "F" else 0.25)
-    )
+    by_kind = timed(2, 1, lambda kind, _stage: Crossing(0.5 if kind == "F" else 0.25))
     assert by_kind.step_time == 1 + 0.5 + 1 + 2 + 0.25 + 2
     forwards = make_schedule("gpipe", 2, 3, "never").forward_only()
     for blocking, first, second in (
@@ -35,39 +31,7 @@ def test_messages_take_time_one_after_the_other():
         assert [s.start for s in timeline.on(1)] == second
 
 
-EXTRAS = (
-    Span("setup", 0, -1, 0.0, 1.0),
-    Span("F", 0, 0, 1.0, 3.0),
-    Span("B", 0, 0, 3.0, 7.0),
-    Span("U", 0, -1, 7.0, 8.0),
-)
-
-
-@pytest.mark.parametrize(
-    ("step", "parts"),
-    [
-        (("gpipe", 2, 16, "always"), {"bubble": 3 / 67, "recompute": 16 / 67}),
-        (("zb-h1", 4, 8, "never"), {"computation": 24 / 27, "bubble": 3 / 27, "update": 0}),
-        (("gpipe", 2, 8, "never", lambda *_: 1.0), {"imbalance": 0}),
-        (
-            ("gpipe", 2, 4, "never", lambda *_: 1.0, lambda *_: Crossing(latency=1.0)),
-            {"transfer": 4 / 24, "imbalance": 0},
-        ),
-        (
-            ("gpipe", 2, 1, "never", lambda _kind, stage: 1.5 - stage),
-            {"imbalance": 0, "transfer": 0},
-        ),
-    ],
-)
-def test_breakdowns(step, parts):
-    found = breakdown(timed(*step), make_schedule(*step[:4]))
-    assert sum(found.values()) == pytest.approx(1)
-    assert {name: found[name] for name in parts} == pytest.approx(parts)
-    parts = dict.fromkeys(PARTS, 0.0) | {"computation": 6 / 8, "update": 1 / 8, "setup": 1 / 8}
-    assert breakdown(Timeline(EXTRAS, 1), make_schedule("gpipe", 1, 1, "never")) == parts
-
-
-LINE = timed("gpipe", 2, 1, "never")  # F0 of both stages, then B0
+LINE = timed(2, 1)  # F0 of both stages, then B0
 
 
 def test_chrome_trace_and_drawing():

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.breakdown import breakdown
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
@@ -17,6 +16,7 @@ from repro.harness.request import Result
 from repro.harness.results import Results, Run
 from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
+from repro.simulate.breakdown import breakdown
 
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
 # seconds of the step in each of five rounds; every round is a bit slower than the one before

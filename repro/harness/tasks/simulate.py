@@ -6,12 +6,12 @@ Layer times come from a device's profile, or from layers that wait for known tim
 import time
 from typing import Any
 
-from repro.gpipe import breakdown
 from repro.harness.predict import predict, source_of
 from repro.harness.request import Request, Result
 from repro.harness.schema import Modelled, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.setup import facts_of
+from repro.simulate.breakdown import breakdown
 
 
 def run(request: Request, _rank: int, _groups: list[Any]) -> Result:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from repro.gpipe import NonFiniteError, Timeline, breakdown
+from repro.gpipe import NonFiniteError, Timeline
 from repro.gpipe.tree import split
 from repro.harness.cut import cut_key
 from repro.harness.request import Request, Result
@@ -29,6 +29,7 @@ from repro.harness.statistics import MIN_BLOCKS, decided
 from repro.harness.tasks.setup import device_of, drawn_on, facts_of, setup_of
 from repro.methods import make
 from repro.models import build
+from repro.simulate.breakdown import breakdown
 
 # Going through all objects of all runs takes longer than many a block.
 _BLOCKS_BETWEEN_COLLECTIONS = 10
