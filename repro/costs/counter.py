@@ -66,12 +66,12 @@ class Counter:
     def boundaries(self, part: Tree) -> list[Form]:
         """Boundaries of one micro-batch: the input of each layer, and the output of the last."""
         first = form_of(part)
-        if first.text not in self._chains:
+        if first.key not in self._chains:
             chain = [first]
             for index in range(len(self)):
                 chain.append(self._pass(index, chain[-1], graph=True, counting=False).result)
-            self._chains[first.text] = chain
-        return self._chains[first.text]
+            self._chains[first.key] = chain
+        return self._chains[first.key]
 
     def layer(
         self,
@@ -106,7 +106,7 @@ class Counter:
         module = self._fakes.modules[self.kinds[index]]
         counting = counting and any(isinstance(part, BATCH_NORMS) for part in module.modules())
         return self._traced(
-            (self.kinds[index], inputs.text, graph, counting, split),
+            (self.kinds[index], inputs.key, graph, counting, split),
             f"layers[{index}]",
             self._layers[index],
             lambda: trace(module, inputs, graph=graph, counting=counting, split=split),
@@ -125,7 +125,7 @@ class Counter:
             resident = flatten(fakes)[0]
             return trace(layer, outputs, graph=graph, counting=False, resident=resident)
 
-        key = (self._loss_kind, outputs.text, form_of(targets).text, graph)
+        key = (self._loss_kind, outputs.key, form_of(targets).key, graph)
         return self._traced(key, "loss", self._loss, run)
 
     def _traced(self, key: Hashable, where: str, layer: object, run: Callable[[], Pass]) -> Pass:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from repro.gpipe import StepResult
-from repro.gpipe.comm.link import Inbox
+from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms
 from repro.gpipe.core import memory
@@ -79,6 +79,8 @@ class PipeDream(Method):
         losses: list[Tensor] = []
         sent = self._links.sent_bytes()
         returned = self._returned(range(self._setup.config.micro_batches), left=self._lag)
+        # The neighbours have begun to receive what the last step left on its way.
+        self._links.flush()
         with rng.preserved(self._setup.device):
             for i, given in enumerate(self._arriving(inputs)):
                 outputs = self._forward(i, given, target_parts[i])
@@ -138,15 +140,15 @@ class PipeDream(Method):
         if not self._is_last:
             sent = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
             message = self._forms.message(("activations", i), sent, structure, crosses=True)
-            self._links.send("F", message, (False, (self._rank + 1, i)))
+            self._links.outgoing["F"].send(message, (self._rank + 1, i))
         return outputs
 
-    def _backward(self, returned: Inbox | None) -> None:
+    def _backward(self, returned: Link | None) -> None:
         """B of the oldest micro-batch in flight; its gradients are sent, then the stage updates."""
         micro_batch = self._in_flight.popleft()
         i = micro_batch.cell[1]
         if returned is not None:
-            gradients = returned.take(micro_batch.cell).tensors
+            gradients = returned.receive(micro_batch.cell).tensors
             outputs = [t for t in micro_batch.outputs if t.requires_grad]
             if outputs:
                 torch.autograd.backward(outputs, gradients)
@@ -159,7 +161,7 @@ class PipeDream(Method):
                 if t.requires_grad
             ]
             message = self._forms.message(("gradients", i), *flatten(gradients))
-            self._links.send("B", message, (False, (self._rank - 1, i)))
+            self._links.outgoing["B"].send(message, (self._rank - 1, i))
         self._update(micro_batch)
 
     def _update(self, done: _InFlight) -> None:
@@ -197,19 +199,21 @@ class PipeDream(Method):
         if self._is_first:
             yield from self.cut(self._setup.placed(inputs))
             return
+        link = self._links.incoming["F"]
         cells = [(self._rank, i) for i in range(self._setup.config.micro_batches)]
-        inbox = Inbox(self._links.incoming["F"], cells, evaluate=False)
+        link.expect(cells)
         for cell in cells:
-            yield inbox.take(cell).tree
+            yield link.receive(cell).tree
 
-    def _returned(self, coming: Sequence[int], left: int) -> Inbox | None:
-        """The gradients for micro-batches in flight and coming, but the last `left` of them."""
+    def _returned(self, coming: Sequence[int], left: int) -> Link | None:
+        """The link of the gradients for micro-batches in flight and coming, but the last `left`."""
         if self._is_last:
             return None
         order = [micro_batch.cell for micro_batch in self._in_flight]
         order += [(self._rank, i) for i in coming]
-        order = order[: max(0, len(order) - left)]
-        return Inbox(self._links.incoming["B"], order, evaluate=False)
+        link = self._links.incoming["B"]
+        link.expect(order[: max(0, len(order) - left)])
+        return link
 
     def _scored(self, targets: Tree) -> tuple[list[Tree], list[float]]:
         """Targets of each micro-batch, and its share in the loss; none but on the last stage."""

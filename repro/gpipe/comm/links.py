@@ -1,17 +1,19 @@
 """The links of one rank to its neighbours, and a measurement of their speed."""
 
 import time
-from collections.abc import Hashable
 
 import torch
 
+from repro.gpipe.comm import shm
 from repro.gpipe.comm.control_channel import ControlChannel
-from repro.gpipe.comm.link import Link, Outbox
+from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.message import Form, Message
 from repro.gpipe.comm.transport import TRANSPORTS, connect
 from repro.gpipe.errors import one_of
 from repro.gpipe.partition.layer_costs import LinkSpeed
 
+# The link that carries what an F, B or I makes: of activations, or of gradients.
+LINK_OF = {"F": "F", "B": "B", "I": "B"}
 # Sizes in bytes of the messages that `speed` times, and how often it sends each.
 _SMALL, _LARGE = 2**12, 2**20
 _REPEATS = 4
@@ -47,13 +49,10 @@ class Links:
         ring = ring and channel.ranks > 1
         # Sending a tensor of the CPU takes time of the processor that computes.
         self._overlap = throttle.overlap if throttle else device.type == "cuda"
-        # A send may wait for its receiver. In a ring that receiver may itself wait for a gradient
-        # from here, so gradients must not queue behind activations.
-        outbox = Outbox()
-        self._outboxes = {"F": outbox, "B": Outbox() if ring else outbox}
         self.incoming: dict[str, Link] = {}
         self.outgoing: dict[str, Link] = {}
         self.closed = False
+        hosts = channel.all_gather(shm.host())
         sides = []  # another rank, and what goes there
         if ring or not channel.is_first:
             sides.append(((channel.rank - 1) % channel.ranks, "B"))
@@ -62,6 +61,7 @@ class Links:
         # Both ends of a link wait for each other. So the first rank begins with the next one, or
         # all ranks of a ring would wait for the rank before.
         for neighbour, goes in reversed(sides) if channel.is_first else sides:
+            same_host = hosts[neighbour] == hosts[channel.rank] != ""
             for of in ("F", "B"):
                 outgoing = of == goes
                 link = connect(
@@ -71,27 +71,22 @@ class Links:
                     device,
                     outgoing=outgoing,
                     transport=transport,
+                    same_host=same_host,
                     ring=ring,
                 )
                 (self.outgoing if outgoing else self.incoming)[of] = link
                 # NCCL makes a communicator at its first use, when both ends wait for each other.
                 # One byte is sent now, so that this happens here and not inside a schedule.
                 if outgoing:
-                    outbox.send(link, self._zeros(1), "greeting")
+                    link.send(self._zeros(1), "greeting")
                 else:
-                    link.irecv("greeting")()
+                    link.expect(["greeting"])
+                    link.receive("greeting")
                 link.speed = throttle
 
     def _zeros(self, size: int) -> Message:
         tensors = [torch.zeros(size, dtype=torch.uint8, device=self._device)]
         return Message(tensors, Form.of(tensors, None))
-
-    def send(self, of: str, message: Message, key: Hashable) -> None:
-        """Start to send to the next rank, gradients to the one before.
-
-        Raises the error of an earlier send.
-        """
-        self._outboxes[of].send(self.outgoing[of], message, key)
 
     def sent_bytes(self) -> dict[str, int]:
         """Bytes of "activations" and "gradients" that were sent so far, where there is a link."""
@@ -100,16 +95,12 @@ class Links:
 
     def flush(self) -> None:
         """Wait until everything is sent; raises the error of a send that failed."""
-        for outbox in self._outboxes.values():
-            outbox.flush()
         for link in self.outgoing.values():
             link.flush()
 
     def close(self) -> None:
-        """End the helper threads and the connections."""
+        """End the connections."""
         self.closed = True
-        for outbox in self._outboxes.values():
-            outbox.close()
         for link in [*self.outgoing.values(), *self.incoming.values()]:
             link.close()
 
@@ -122,13 +113,15 @@ class Links:
         sizes = [size for size in fastest for _ in range(_REPEATS)]
         if not self.channel.is_first:
             for size in sizes:
-                self.send("B", self.incoming["F"].irecv(size)(), size)
+                self.incoming["F"].expect([size])
+                self.outgoing["B"].send(self.incoming["F"].receive(size), size)
+        messages = {size: self._zeros(size) for size in fastest}
         if not self.channel.is_last:
             for size in sizes:
-                message, arriving = self._zeros(size), self.incoming["B"].irecv(size)
+                self.incoming["B"].expect([size])
                 start = time.perf_counter()
-                self.send("F", message, size)
-                arriving().tensors[0].cpu()
+                self.outgoing["F"].send(messages[size], size)
+                self.incoming["B"].receive(size).tensors[0].cpu()
                 fastest[size] = min(fastest[size], (time.perf_counter() - start) / 2)
         self.flush()
         if self.channel.is_last:

@@ -10,10 +10,10 @@ import ctypes
 import io
 import pickle
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ _ALIGNED = 64  # bytes; torch aligns every storage that it allocates to so many
 _CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
-@dataclass(frozen=True, slots=True)
-class TensorMeta:
+class TensorMeta(NamedTuple):
     """Description of one tensor of a message.
 
     A tensor is sent without gaps, with the strides `layout`, and received in aligned memory. Where
@@ -36,15 +35,19 @@ class TensorMeta:
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    layout: tuple[int, ...]
     dtype: torch.dtype
     requires_grad: bool  # whether a gradient comes back for it
-    offset: int = field(default=0, repr=False)
+    offset: int
 
     @classmethod
     def of(cls, tensor: Tensor) -> "TensorMeta":
-        shape, layout, offset = tuple(tensor.shape), layout_of(tensor), offset_of(tensor)
-        return cls(shape, tensor.stride(), layout, tensor.dtype, tensor.requires_grad, offset)
+        shape, offset = tuple(tensor.shape), offset_of(tensor)
+        return cls(shape, tensor.stride(), tensor.dtype, tensor.requires_grad, offset)
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """Strides in a message."""
+        return layout(self.shape, self.stride)
 
     @property
     def nbytes(self) -> int:
@@ -56,7 +59,7 @@ class TensorMeta:
 
     def restored(self, arrived: Tensor) -> Tensor:
         """A received tensor in the sender's layout: its gaps, expanded dimensions and alignment."""
-        if self.stride == self.layout and not self.offset:
+        if self.stride == arrived.stride() and not self.offset:
             return arrived
         # Of a dimension that the sender had expanded, one slice is laid out and expanded again.
         for d, (size, stride) in enumerate(zip(self.shape, self.stride, strict=True)):
@@ -82,9 +85,9 @@ class Form:
         return cls(tuple(map(TensorMeta.of, tensors)), skeleton, _sharing(tensors))
 
     @cached_property
-    def text(self) -> str:
-        """Text of all that a layer's choice of kernels, or its behaviour, may depend on."""
-        return repr((self.tensors, self.skeleton))
+    def key(self) -> Hashable:
+        """All of it, to be compared; of what is no tensor its text, since 1 and True are equal."""
+        return self.tensors, self.sharing, repr(self.skeleton)
 
     @cached_property
     def packed(self) -> bytes:
@@ -116,11 +119,6 @@ class Form:
     def content(self) -> int:
         """Bytes of its tensors alone."""
         return sum(meta.nbytes for meta in self.tensors)
-
-    @cached_property
-    def facts(self) -> tuple[object, ...]:
-        """All of it, to be compared; of what is no tensor its text, since 1 and True are equal."""
-        return self.tensors, self.sharing, repr(self.skeleton)
 
 
 @dataclass(slots=True)
@@ -182,7 +180,7 @@ class Forms:
     ) -> Message:
         """A message of a flattened tree."""
         last, form = self._last.get(key), Form.of(tensors, skeleton)
-        if last is not None and form.facts == last.facts:
+        if last is not None and form.key == last.key:
             return Message(tensors, last)
         if crosses:
             _refuse_uncrossable(tensors, skeleton)
@@ -191,17 +189,13 @@ class Forms:
 
 
 def _refuse_uncrossable(tensors: Sequence[Tensor], skeleton: Tree) -> None:
-    if not tensors:
+    others = [leaf for leaf in leaves(skeleton) if not isinstance(leaf, _CONSTANTS)]
+    if others or not tensors:
+        what = f"a {type(others[0]).__name__}" if others else f"{short(skeleton)} and no tensor"
         raise ValueError(
-            f"a layer returned {short(skeleton)} at a stage boundary, which holds no tensor for "
-            "the next stage; check that it has a return statement"
+            f"a layer returned {what} at a stage boundary: only tensors, and with them numbers, "
+            "strings and None, in tuples, lists or dicts, can cross"
         )
-    for leaf in leaves(skeleton):
-        if not isinstance(leaf, _CONSTANTS):
-            raise ValueError(
-                f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, "
-                "numbers, strings and None, in tuples, lists or dicts, can cross"
-            )
 
 
 def _sharing(tensors: Sequence[Tensor]) -> tuple[int, ...]:
@@ -219,14 +213,7 @@ def aligned(size: int) -> int:
 
 def is_dense(tensor: Tensor) -> bool:
     """Whether the tensor fills its memory without gaps or overlaps, in any order of dimensions."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return True
+    return tensor.is_contiguous() or layout(tensor.shape, tensor.stride()) == tensor.stride()
 
 
 def dense(tensor: Tensor) -> Tensor:
@@ -249,11 +236,15 @@ def copied(tensor: Tensor) -> Tensor:
     return _placed(tensor, tensor.stride(), offset_of(tensor))
 
 
-def layout_of(tensor: Tensor) -> tuple[int, ...]:
-    """Strides in a message: the tensor's own, or contiguous ones where it has gaps or overlaps."""
-    if is_dense(tensor):
-        return tensor.stride()
-    return torch.empty(tensor.shape, device="meta").stride()
+@lru_cache(2**12)
+def layout(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in a message: a tensor's own, or contiguous ones where it has gaps or overlaps."""
+    expected = 1
+    for step, size in sorted(zip(stride, shape, strict=True)):
+        if size > 1 and step != expected:
+            return torch.empty(shape, device="meta").stride()
+        expected *= size
+    return stride
 
 
 def offset_of(tensor: Tensor) -> int:
@@ -284,7 +275,7 @@ def settle_gradients(tree: Tree) -> None:
             # Quicker than `Tensor.register_hook`, which matters between two layers: there the code
             # of either is in no cache.
             tensor.grad_fn.register_prehook(
-                partial(_settled_gradients, tensor.output_nr, layout_of(tensor))
+                partial(_settled_gradients, tensor.output_nr, layout(tensor.shape, tensor.stride()))
             )
 
 

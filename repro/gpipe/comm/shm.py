@@ -18,8 +18,7 @@ import struct
 import sys
 import time
 import weakref
-from collections.abc import Callable, Hashable
-from functools import partial
+from collections.abc import Hashable
 from pathlib import Path
 
 import torch
@@ -32,14 +31,8 @@ from repro.gpipe.runtime.status import reaching, waiting
 # A notification: number of the segment; its size if its descriptor is passed along, else 0; bytes
 # of the form, which precedes the tensors where it is new; and when the message may be used.
 _NOTE = struct.Struct("<IIId")
-_FD = struct.Struct("i")
 # The first byte of a segment marks it as used or free. Data begins a page later, so it is aligned.
 _FREE, _TAKEN = b"\0", b"\1"
-_TIMEOUT = 3600  # seconds without a message; a neighbour that dies is noticed at once
-# Up to so many bytes the computing thread copies itself: to wake another thread takes as long.
-_INLINE = 2**20
-
-_Note = tuple[bytes, list[int]]  # a notification, and the descriptor that goes with it, if any
 
 
 def available() -> bool:
@@ -47,7 +40,12 @@ def available() -> bool:
 
 
 def host() -> str:
-    """Identifies a host: equal for processes with the same running kernel, namespaces and user."""
+    """Equal for processes that can share memory: of a running kernel, namespaces and user.
+
+    Empty where there is no shared memory.
+    """
+    if not available():
+        return ""
     namespaces = (Path(f"/proc/self/ns/{kind}").readlink() for kind in ("net", "user"))
     return " ".join([boot_id(), *map(str, namespaces), str(os.getuid())])
 
@@ -85,43 +83,20 @@ class _Segment:
 
 
 class Sender(Link):
-    """The sending end, connected to the address of the receiver; `peer` is its rank.
-
-    Another thread than the computing one copies large messages.
-    """
+    """The sending end, connected to the address of the receiver; `peer` is its rank."""
 
     def __init__(self, address: str, peer: int) -> None:
         super().__init__(peer)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            self._socket.connect(address)
-        except OSError:
-            self._socket.close()
-            raise
+        self._socket.connect(address)
         self._segments: list[_Segment] = []
-        # Sends left to the other thread, and sends that it has done. Each counter is written by one
-        # thread only.
-        self._left, self._done = 0, 0
 
-    def isend(self, message: Message, key: Hashable) -> Callable[[], object] | None:
-        """Copy and notify, or leave both to another thread."""
-        form, ready = self._new_form(key, message.form), self._ready(message.form.content)
-        note = None
-        # A send must not overtake an earlier one that is left to the other thread.
-        if self._left == self._done and message.form.nbytes <= _INLINE:
-            note = self._put(message, form, ready)
-            if self._notify(note, wait=False):
-                return None
-        self._left += 1
+    def send(self, message: Message, key: Hashable) -> None:
+        """Copy a message into a free segment, and notify the receiver.
 
-        def send_later() -> None:
-            self._notify(note or self._put(message, form, ready), wait=True)
-            self._done += 1
-
-        return send_later
-
-    def _put(self, message: Message, form: bytes, ready: float) -> _Note:
-        """Copy a message into a free segment, behind its form unless the receiver knows that."""
+        This waits only where the receiver is so many messages behind that the socket is full.
+        """
+        ready, form = self._pace(message.form.content), self._new_form(key, message.form)
         needed = max(1, aligned(len(form)) + message.form.nbytes)
         free = [segment for segment in self._segments if segment.memory[0] == _FREE]
         segment = next((segment for segment in free if len(segment.bytes) >= needed), None)
@@ -140,21 +115,11 @@ class Sender(Link):
             segment = _Segment(number, fds[0], size)
             self._segments[number : number + 1] = [segment]
         segment.put(message, form)
-        return _NOTE.pack(segment.number, size, len(form), ready), fds
-
-    def _notify(self, note: _Note, *, wait: bool) -> bool:
-        """Send the receiver a notification; False if it would have to wait and may not."""
-        data, fds = note
-        # `socket.send_fds` of Python 3.11 forgets its flags.
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(fd)) for fd in fds]
-        try:
-            with reaching(self.peer):
-                self._socket.sendmsg([data], rights, 0 if wait else socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
+        note = _NOTE.pack(segment.number, size, len(form), ready)
+        with waiting(self.peer), reaching(self.peer):
+            socket.send_fds(self._socket, [note], fds)
         for fd in fds:
             os.close(fd)
-        return True
 
     def close(self) -> None:
         """End the connection; messages that were sent can still be received."""
@@ -185,13 +150,6 @@ class Receiver(Link):
                 break
             self._socket.close()
         listening.close()
-        # The kernel's time limit: Python's would take two system calls for each message.
-        limit = struct.pack("ll", _TIMEOUT, 0)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-
-    def irecv(self, key: Hashable) -> Callable[[], Message]:
-        """Nothing is posted: the next message already lies in memory when it is waited for."""
-        return partial(self.receive, key)
 
     def has_arrived(self) -> bool:
         """Look at the next notification; at the end of the connection it is empty."""
@@ -205,12 +163,13 @@ class Receiver(Link):
     def receive(self, key: Hashable) -> Message:
         """Wait for the next message."""
         with waiting(self.peer), reaching(self.peer):
-            note, descriptors = self._next_note()
+            note, fds, *_ = socket.recv_fds(self._socket, _NOTE.size, 1)
+            if not note:
+                raise ConnectionError("the neighbouring rank closed its connection")
         number, size, form_size, ready = _NOTE.unpack(note)
-        if size and not descriptors:  # the kernel drops a descriptor for which there is no room
+        if size and not fds:  # the kernel drops a descriptor for which there is no room
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        for _, _, descriptor in descriptors:
-            (fd,) = _FD.unpack(descriptor)
+        for fd in fds:
             self._segments[number] = _Segment(number, fd, size)
             os.close(fd)
         segment = self._segments[number]
@@ -220,17 +179,6 @@ class Receiver(Link):
         if ready:
             wait_until(ready)
         return message
-
-    def _next_note(self) -> tuple[bytes, list[tuple[int, int, bytes]]]:
-        try:
-            note, descriptors, _, _ = self._socket.recvmsg(_NOTE.size, socket.CMSG_SPACE(_FD.size))
-        except BlockingIOError:
-            raise ConnectionError(
-                f"no message from the neighbouring rank in {_TIMEOUT} s"
-            ) from None
-        if not note:
-            raise ConnectionError("the neighbouring rank closed its connection")
-        return note, descriptors
 
     def close(self) -> None:
         self._socket.close()

@@ -11,9 +11,10 @@ The kind of a link depends on where the two ranks are:
 """
 
 import ctypes
-from collections.abc import Callable, Hashable
-from contextlib import suppress
-from functools import cache, partial
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from struct import Struct
 from typing import Any
 
@@ -26,7 +27,7 @@ from repro.gpipe.comm.control_channel import TIMEOUT, ControlChannel, post, wait
 from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.message import Form, Message, aligned, dense, elements, received, tensors_in
 from repro.gpipe.runtime.clock import wait_until
-from repro.gpipe.runtime.status import reaching
+from repro.gpipe.runtime.status import reaching, status
 
 TAGS = {"F": 1, "B": 2}  # gloo's, of activations and gradients; control_channel.CONTROL is another
 _MORE = 3  # added to one of them: the tag of what follows a message that announces it
@@ -36,61 +37,63 @@ TRANSPORTS = ("auto", "shm", "gloo")
 # message may be used.
 _HEADER = Struct("<qqd")
 _START = aligned(_HEADER.size)
+_AHEAD = 2  # receives that are kept posted; each one occupies memory
 
 
 class Gloo(Link):
     """Messages in host memory over the default process group; each direction has its own tag.
 
-    A receive is posted ahead: for a message of the last form if that was the form twice, else for a
+    Receives are posted ahead: for a message of the last form if that was the form twice, else for a
     header alone. Where the message is another one, the sender fills what is posted with a header
     that announces it, and sends the message behind it.
+
+    gloo's own thread sends. What it sends is kept until `flush`, as torch's pipelines do, since
+    only a thread that waits learns when it is sent.
     """
 
-    def __init__(self, peer: int, tag: int, *, pinned: bool = False) -> None:
-        super().__init__(peer)
-        self.tag, self.pinned = tag, pinned
-        self._posted: dict[Hashable, int] = {}  # bytes for which the receiver posts, by key
+    pinned = False  # whether the host memory is one that a GPU copies to and from
 
-    def isend(self, message: Message, key: Hashable) -> Callable[[], object]:
-        ready, form = self._ready(message.form.content), self._new_form(key, message.form)
+    def __init__(self, peer: int, tag: int) -> None:
+        super().__init__(peer)
+        self.tag = tag
+        self._posted: dict[Hashable, int] = {}  # bytes for which the receiver posts, by key
+        self._due = deque[Hashable]()  # keys of the messages for which no receive is posted yet
+        self._arriving = deque[tuple[Hashable, Callable[[], Tensor]]]()
+        self._sending: list[tuple[dist.Work, Tensor]] = []
+
+    def send(self, message: Message, key: Hashable) -> None:
+        """Start to send, behind a header that announces the message where that is needed."""
+        ready, form = self._pace(message.form.content), self._new_form(key, message.form)
         start = aligned(_HEADER.size + len(form))
         posted, size = self._posted.get(key, _START), start + self._nbytes(message.form)
         self._posted[key] = _START if form else size
-        packed = torch.empty(size, dtype=torch.uint8)
-        address = packed.data_ptr()
-        ctypes.memmove(address, _HEADER.pack(0, len(form), ready) + form, _HEADER.size + len(form))
-        message.copy_to(address + start)
+        packed = torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned)
+        _write(packed, _HEADER.pack(0, len(form), ready) + form)
+        self._fill(packed, start, message)
         if size == posted:
-            return self._start(packed, self.tag)
+            self._start(packed, self.tag)
+            return
         notice = torch.empty(posted, dtype=torch.uint8)
-        ctypes.memmove(notice.data_ptr(), _HEADER.pack(size, 0, 0.0), _HEADER.size)
-        finish_notice = self._start(notice, self.tag)
-        finish = self._start(packed, self.tag + _MORE)
-        return lambda: (finish_notice(), finish())
+        _write(notice, _HEADER.pack(size, 0, 0.0))
+        self._start(notice, self.tag)
+        self._start(packed, self.tag + _MORE)
 
-    def _nbytes(self, form: Form) -> int:
-        """Bytes of the tensors in a message."""
-        return form.nbytes
+    def flush(self) -> None:
+        """Wait until everything is sent; raises the error of a send that failed."""
+        for work, packed in self._sending:
+            wait(work, packed, self.peer, TIMEOUT)
+        self._sending.clear()
+        status.sending.discard(self)
 
-    def _start(self, packed: Tensor, tag: int) -> Callable[[], Tensor]:
-        with reaching(self.peer):
-            work = dist.isend(packed, self.peer, tag=tag)
-        assert work is not None
+    def expect(self, keys: Sequence[Hashable]) -> None:
+        """Post the first receives."""
+        self._due.extend(keys)
+        self._post_ahead()
 
-        def wait_for_send() -> Tensor:
-            with reaching(self.peer):
-                work.wait(TIMEOUT)
-            return packed  # which lives until it is sent
-
-        return wait_for_send
-
-    def irecv(self, key: Hashable) -> Callable[[], Message]:
-        return partial(self._arrive, key, self._post(self._posted.get(key, _START), self.tag))
-
-    def _post(self, size: int, tag: int) -> Callable[[], Tensor]:
-        return post(size, self.peer, tag, pinned=self.pinned)
-
-    def _arrive(self, key: Hashable, arriving: Callable[[], Tensor]) -> Message:
+    def receive(self, key: Hashable) -> Message:
+        """Wait for the next expected message, and post another receive."""
+        expected, arriving = self._arriving.popleft()
+        assert key == expected
         packed = arriving()
         follows, new_form, ready = _read_header(packed)
         if follows:
@@ -100,12 +103,41 @@ class Gloo(Link):
         start = aligned(_HEADER.size + len(new_form))
         self._posted[key] = _START if new_form else start + self._nbytes(form)
         message = self._unpack(form, packed, start)
+        self._post_ahead()
         if ready:
-            wait_until(ready)  # no receive is pending any more, so the status shows none
+            wait_until(ready)  # the computing thread waits for no receive, as the status shows
         return message
+
+    def _post_ahead(self) -> None:
+        while self._due and len(self._arriving) < _AHEAD:
+            key = self._due.popleft()
+            self._arriving.append((key, self._post(self._posted.get(key, _START), self.tag)))
+
+    def _post(self, size: int, tag: int) -> Callable[[], Tensor]:
+        return post(size, self.peer, tag, pinned=self.pinned)
+
+    def _start(self, packed: Tensor, tag: int) -> None:
+        """Start to send these bytes."""
+        with reaching(self.peer):
+            work = dist.isend(packed, self.peer, tag=tag)
+        assert work is not None
+        status.sending.add(self)
+        self._sending.append((work, packed))
+
+    # How the tensors of a message lie in these bytes.
+
+    def _nbytes(self, form: Form) -> int:
+        return form.nbytes
+
+    def _fill(self, packed: Tensor, start: int, message: Message) -> None:
+        message.copy_to(packed.data_ptr() + start)
 
     def _unpack(self, form: Form, packed: Tensor, start: int) -> Message:
         return received(form, tensors_in(packed.untyped_storage(), start, form))
+
+
+def _write(packed: Tensor, head: bytes) -> None:
+    ctypes.memmove(packed.data_ptr(), head, len(head))
 
 
 def _read_header(packed: Tensor) -> tuple[int, bytes, float]:
@@ -128,20 +160,29 @@ class Nccl(Gloo):
         self.group, self.device = group, device
         self._unfinished: list[tuple[dist.Work, Tensor]] = []
 
-    def isend(self, message: Message, key: Hashable) -> Callable[[], object]:
+    def send(self, message: Message, key: Hashable) -> None:
         """Queue the send behind the kernels that compute the tensors."""
-        finish_header = super().isend(Message([], message.form), key)
+        super().send(message, key)
         self._unfinished = [send for send in self._unfinished if not send[0].is_completed()]
         for tensor in message.tensors:
             source = elements(dense(tensor.detach()))
             self._unfinished.append((self._queue(dist.isend, source), source))
-        return finish_header
+
+    def flush(self) -> None:
+        """Make the computing stream wait for all sends, as a later step would have to anyway."""
+        super().flush()
+        for work, _ in self._unfinished:
+            work.wait()
+        self._unfinished.clear()
+
+    def _queue(self, operation: Callable[..., Any], tensor: Tensor) -> dist.Work:
+        return operation(tensor, self.peer, group=self.group)
 
     def _nbytes(self, form: Form) -> int:
         return 0
 
-    def _queue(self, operation: Callable[..., Any], tensor: Tensor) -> dist.Work:
-        return operation(tensor, self.peer, group=self.group)
+    def _fill(self, packed: Tensor, start: int, message: Message) -> None:
+        """Leave the tensors to NCCL."""
 
     def _unpack(self, form: Form, packed: Tensor, start: int) -> Message:
         """Queue the receives; the computing stream will wait for them."""
@@ -151,41 +192,51 @@ class Nccl(Gloo):
             wait(work, room, self.peer)
         return received(form, rooms)
 
-    def flush(self) -> None:
-        """Make the computing stream wait for all sends, as a later step would have to anyway."""
-        for work, _ in self._unfinished:
-            work.wait()
-        self._unfinished.clear()
-
 
 class Staged(Gloo):
     """Messages of a GPU over gloo; copies to pinned host memory run on their own stream."""
 
+    pinned = True
+
     def __init__(self, peer: int, tag: int, device: torch.device) -> None:
-        super().__init__(peer, tag, pinned=True)
+        super().__init__(peer, tag)
         self.device = device
         self._stream = torch.cuda.Stream(device)
+        self._thread = ThreadPoolExecutor(1)  # waits for the copies, and starts to send
+        self._copies: list[Future[None]] = []
 
-    def isend(self, message: Message, key: Hashable) -> Callable[[], object]:
-        """Start the copies to the host; the rest is to wait for them and to send."""
-        staged: list[Tensor] = []
+    def flush(self) -> None:
+        """Wait until everything is copied and sent."""
+        for copy in self._copies:
+            copy.result()
+        self._copies.clear()
+        super().flush()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _fill(self, packed: Tensor, start: int, message: Message) -> None:
+        """Start the copies to the host."""
+        rooms = tensors_in(packed.untyped_storage(), start, message.form)
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
-            for tensor in message.tensors:
+            for room, tensor in zip(rooms, message.tensors, strict=True):
                 source = dense(tensor.detach())
-                room = torch.empty_strided(
-                    source.shape, source.stride(), dtype=source.dtype, pin_memory=True
-                )
-                staged.append(room.copy_(source, non_blocking=True))
+                room.copy_(source, non_blocking=True)
                 source.record_stream(self._stream)
-            copied = torch.cuda.Event()
-            copied.record()
 
-        def send() -> None:
+    def _start(self, packed: Tensor, tag: int) -> None:
+        """Start to send once the copies have ended."""
+        copied = self._stream.record_event()
+
+        status.sending.add(self)  # so that nobody takes a long wait for the GPU for one without end
+
+        def start() -> None:
             copied.synchronize()
-            super(Staged, self).isend(Message(staged, message.form), key)()
+            super(Staged, self)._start(packed, tag)
 
-        return send
+        self._copies.append(self._thread.submit(start))
 
     def _unpack(self, form: Form, packed: Tensor, start: int) -> Message:
         """Copy from the host to the device."""
@@ -226,6 +277,7 @@ def connect(
     *,
     outgoing: bool,
     transport: str,
+    same_host: bool,
     ring: bool = False,
 ) -> Link:
     """Make one direction; the neighbour must make its end at the same point of its own program.
@@ -248,38 +300,15 @@ def connect(
         return Nccl(peer, tag, groups[*pair, tag], device)
     if device.type != "cpu":
         return Staged(peer, tag, device)
-    if transport != "gloo":
-        end = (
-            _shared_sender(channel, neighbour) if outgoing else _shared_receiver(channel, neighbour)
-        )
-        if end is not None:
-            return end
-    if transport == "shm":
+    if transport == "shm" and not same_host:
         raise ValueError(
             f"transport='shm': ranks {channel.rank} and {neighbour} share no Linux host; try 'auto'"
         )
-    return Gloo(peer, tag)
-
-
-def _shared_receiver(channel: ControlChannel, neighbour: int) -> shm.Receiver | None:
-    """Offer the neighbour shared memory; None if this host has none or the neighbour cannot."""
-    receiver = shm.Receiver(channel.world_rank(neighbour)) if shm.available() else None
-    channel.send_object((shm.host(), receiver.address) if receiver else None, neighbour)
-    is_connected = channel.recv_object(neighbour)
-    if receiver and is_connected:
-        receiver.accept()
-    elif receiver:
-        receiver.close()
-    return receiver if is_connected else None
-
-
-def _shared_sender(channel: ControlChannel, neighbour: int) -> shm.Sender | None:
-    """Connect to the shared memory that the neighbour offers; None where that is not possible."""
-    offer = channel.recv_object(neighbour)
-    sender = None
-    if offer and shm.available() and offer[0] == shm.host():
-        # On the same host the address may still be out of reach, in another namespace.
-        with suppress(OSError):
-            sender = shm.Sender(offer[1], channel.world_rank(neighbour))
-    channel.send_object(sender is not None, neighbour)
-    return sender
+    if transport == "gloo" or not same_host:
+        return Gloo(peer, tag)
+    if outgoing:
+        return shm.Sender(channel.recv_object(neighbour), peer)
+    receiver = shm.Receiver(peer)
+    channel.send_object(receiver.address, neighbour)
+    receiver.accept()
+    return receiver

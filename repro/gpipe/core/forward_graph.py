@@ -36,7 +36,7 @@ class ForwardGraph:
         """What is known of inputs of this form, in this mode."""
         if len(self._known) > _MOST_FORMS:
             self.forget()
-        key = self._rank.modes, self._runner.autocast, torch.is_grad_enabled(), inputs.form.text
+        key = self._rank.modes, self._runner.autocast, torch.is_grad_enabled(), inputs.form.key
         return self._known.setdefault(key, Known(self._rank.call))
 
     def run(self, kept: Pass, run: Callable[..., Tree]) -> Tree:

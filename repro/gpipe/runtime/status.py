@@ -29,7 +29,7 @@ class Status:
     # How many blocks of `report_errors_to_all` it is in. Outside of them it needs no launcher.
     needs_others: int = 0
     waiting: Wait | None = None  # of the computing thread
-    sending: set[int] = field(default_factory=set)  # threads that send a message
+    sending: set[object] = field(default_factory=set)  # links and threads whose sends may go on
     ended: bool = False  # makes no more calls: it ends, or has returned from a launch
 
     def __str__(self) -> str:

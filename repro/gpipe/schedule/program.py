@@ -12,8 +12,8 @@ class Program:
     Attributes:
         actions: all, in order.
         recomputed: what R computes again, so its F keeps no inner activations.
-        activations: what needs activations from another rank, in the order of receiving.
-        gradients: what needs gradients from another rank, in the order of receiving.
+        received: what needs activations ("F") or gradients ("B") from another rank, in the order of
+            receiving.
         waits: a receive of a gradient behind the last F, the first one if the order is fixed: what
             needs only the forwards can be done in front of it.
     """
@@ -25,8 +25,10 @@ class Program:
         last_forward = max(n for n, a in enumerate(actions) if a.kind == "F")
         late = [a for a in actions[last_forward:] if a.kind == "Recv" and a.of in GRADIENT]
         self.recomputed = {a.cell for a in actions if a.kind == "R"}
-        self.activations = [a.cell for a in receives if a.of == "F"]
-        self.gradients = [a.cell for a in receives if a.of in GRADIENT]
+        self.received = {
+            "F": [a.cell for a in receives if a.of == "F"],
+            "B": [a.cell for a in receives if a.of in GRADIENT],
+        }
         self.waits = late[0 if schedule.limit is None else -1] if late else None
 
     def run(self, is_here: Callable[[Work], bool], wait: Wait) -> Iterable[Action]:
