@@ -25,8 +25,8 @@ from repro.costs.stage import (
 )
 from repro.costs.trace import Pass, gradient_bytes
 from repro.gpipe.partition.layer_costs import stage_layers
-from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule
-from repro.gpipe.schedule.ready import fullest_order
+from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule, Work
+from repro.gpipe.schedule.ready import Ready
 from repro.gpipe.tree import Tree, batch_size, flatten, sizes, unwrapped
 
 
@@ -124,7 +124,7 @@ class _Walk:
         self._rank = rank
         self._is_alone, self._last = K == 1, schedule.stages - 1
         is_fixed = schedule.limit is None
-        self._order = schedule.orders[rank] if is_fixed else fullest_order(schedule, rank)
+        self._order = schedule.orders[rank] if is_fixed else _fullest_order(schedule, rank)
         self._split = any(kind == "W" for kind, _, _ in self._order)
         self._stages = dict(zip(range(rank, schedule.stages, K), layers, strict=True))
         self._sizes = sizes(batch_size(of.inputs), schedule.micro_batches)
@@ -134,7 +134,7 @@ class _Walk:
         self._keys: dict[int, Hashable] = {
             stage: (
                 of.counter.kinds[layers.start : layers.stop],
-                boundaries[layers.start].text,
+                boundaries[layers.start].key,
                 stage == 0,
                 stage == self._last,
             )
@@ -288,6 +288,25 @@ class _Walk:
 
         key = self._keys[stage], size, recompute, fresh, fresh_weights, split
         return counter.memory(key, count)
+
+
+def _fullest_order(schedule: Schedule, rank: int) -> list[Work]:
+    """The works of a rank that does what is ready, in the order in which it keeps the most.
+
+    That is each F as soon as it may come, then the first W when the rank keeps all that it may, and
+    from then on each I before another W, so that all that it keeps waits for W.
+    """
+    rule, order = Ready(schedule, rank), list[Work]()
+    while not rule.is_done:
+        # No W is done, and it keeps all micro-batches that it may.
+        done = rule.done
+        is_first_full = done["F"] - done["I"] == rule.most_ahead and done["F"] == rule.limit
+        may_F = any(kind == "F" for kind, _, _ in rule.awaited)
+        arrives = "F" if may_F or is_first_full else "I"
+        work = rule.next(lambda work, arrives=arrives: work[0] == arrives)
+        assert work is not None
+        order.append(work)
+    return order
 
 
 def micro_batch(tree: Tree, examples: int) -> Tree:

@@ -9,7 +9,6 @@ from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.gpipe.schedule.replay import check
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,3 @@ class PipelineConfig:
         )
         counts = self.total_stages, self.micro_batches
         return make_schedule(self.schedule, *counts, self.checkpoint, self.stages_per_rank)
-
-    def schedule_to_execute(self) -> Schedule:
-        """The schedule, if it can be executed."""
-        schedule = self.make_schedule()
-        check(schedule)
-        return schedule

@@ -116,7 +116,7 @@ class Pipeline:
             stages_per_rank=stages_per_rank,
         )
         self.layer_names, entries = names(layers), as_layers(layers)
-        self.schedule = self.config.schedule_to_execute()
+        self.schedule = self.config.make_schedule()
         place, self.cut, self.engine = assemble(
             self.config,
             self.schedule,

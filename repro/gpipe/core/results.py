@@ -60,6 +60,6 @@ def step_result(engine: Engine, schedule: Schedule, *, trace: bool) -> StepResul
     if trace:
         spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
         of_all = tuple(s for of_rank in engine.channel.all_gather(spans) for s in of_rank)
-        timeline = Timeline(of_all, schedule.stages, schedule.stages // len(schedule.ranks))
+        timeline = Timeline(of_all, schedule.stages, schedule.stages_per_rank)
     start, end = recorder.began + offset, recorder.ended + offset
     return StepResult(engine.loss, start, end, timeline, engine.metrics)

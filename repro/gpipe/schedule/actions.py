@@ -1,7 +1,7 @@
 """Schedules as values: for each rank, the ordered list of everything it does.
 
 The same value is executed by the engine, laid on a virtual clock by `replay`, walked through for
-memory by `repro.costs.stage_memory`, checked and drawn. It has the work of each rank in order; all
+memory by `repro.costs.stage_memory`, and drawn. It has the work of each rank in order; all
 of these learn from it which messages the work needs and sends. Sources: Figure 2 (c) and section
 2.3 of arXiv:1811.06965v5.
 """
@@ -16,11 +16,6 @@ COMPUTE = ("F", "R", "B", "I", "W")  # the actions that compute a micro-batch
 GRADIENT = ("B", "I")
 Cell = tuple[int, int]  # stage, micro-batch
 Work = tuple[str, int, int]  # kind F, R, B, I or W, stage, micro-batch
-Producer = tuple[str, int, int]  # see `Action.producer`
-
-
-class DeadlockError(ValueError):
-    """A schedule with ranks that wait for each other and never go on."""
 
 
 class Action(NamedTuple):
@@ -30,20 +25,16 @@ class Action(NamedTuple):
         kind: "F" forward, "R" recompute, "B" backward, "Send", "Recv", or "U", the optimizer's
             update. A schedule with split backwards has two actions in place of B: "I", the gradient
             of the stage's input, and "W", the gradient of its weights (arXiv:2401.10241).
-        rank: of the process that does it.
         stage: j. A Recv has the stage that needs the message, U the first stage of the rank.
         micro_batch: index i; -1 for U.
         of: what a Send or Recv carries: "F" for the activations that an F makes, "B" or "I" for
             the gradients that a B or I makes.
-        peer: the rank at the other end of a Send or Recv.
     """
 
     kind: str
-    rank: int
     stage: int
     micro_batch: int
     of: str = ""
-    peer: int = -1
 
     @property
     def cell(self) -> Cell:
@@ -51,12 +42,12 @@ class Action(NamedTuple):
         return self.stage, self.micro_batch
 
     @property
-    def producer(self) -> Producer:
+    def producer(self) -> Work:
         """(kind, stage, micro-batch) of the F, B or I whose result a Send or Recv carries.
 
         It identifies the message, since a Send and its Recv have the same producer.
         """
-        kind, _, stage, micro_batch, of, _ = self
+        kind, stage, micro_batch, of = self
         if kind == "Recv":
             stage += -1 if of == "F" else 1
         return of, stage, micro_batch
@@ -69,9 +60,6 @@ class Action(NamedTuple):
         if self.kind in COMPUTE:
             return f"{self.kind}{self.micro_batch}"
         return f"{self.kind} {self.of}{self.micro_batch}"
-
-    def __str__(self) -> str:
-        return f"{self.label} on stage {self.stage}"
 
 
 @dataclass(frozen=True)
@@ -142,20 +130,18 @@ class Schedule:
         receive earlier. What it makes for another rank is sent directly after it: a Send starts a
         message and does not wait for it.
         """
-        K = len(self.orders)
-        received: set[Producer] = set()
+        received: set[Work] = set()
         for kind, stage, i in works:
             if needed := self.needs(kind, stage):
                 of, maker = needed
                 if (of, maker, i) not in received:
-                    yield Action("Recv", rank, stage, i, of, maker % K)
+                    yield Action("Recv", stage, i, of)
                     received.add((of, maker, i))
-            yield Action(kind, rank, stage, i)
-            receiver = self.receiver(kind, stage)
-            if receiver is not None:
-                yield Action("Send", rank, stage, i, kind, receiver % K)
+            yield Action(kind, stage, i)
+            if self.receiver(kind, stage) is not None:
+                yield Action("Send", stage, i, kind)
         if any(kind in GRADIENT for order in self.orders for kind, _, _ in order):
-            yield Action("U", rank, rank, -1)
+            yield Action("U", rank, -1)
 
     def forward_only(self) -> "Schedule":
         """The schedule of an evaluation: every F and its messages, and nothing else."""

@@ -23,40 +23,40 @@ Wait = Callable[[Sequence[Work], bool], object]
 
 
 class Ready:
-    """The rule for one rank, which has one stage."""
+    """The rule for one rank, which has one stage.
+
+    Attributes:
+        limit: micro-batches that it keeps from F to W, at most.
+        most_ahead: micro-batches that it keeps from F to I, at most.
+        done: micro-batches of each kind, so far.
+    """
 
     def __init__(self, schedule: Schedule, rank: int) -> None:
         self._rank, self._micro_batches = rank, schedule.micro_batches
-        self._limit = schedule.limit or schedule.micro_batches
-        self._most_ahead = len(schedule.orders) - rank + 1
+        self.limit = schedule.limit or schedule.micro_batches
+        self.most_ahead = len(schedule.orders) - rank + 1
         self._recomputes = schedule.checkpoint == "always"
-        self._done = dict.fromkeys("FRIW", 0)  # micro-batches of each kind
+        self.done = dict.fromkeys("FRIW", 0)
 
     @property
     def is_done(self) -> bool:
         """Whether all W are done."""
-        return self._done["W"] == self._micro_batches
-
-    @property
-    def is_first_full(self) -> bool:
-        """Whether no W is done, and it keeps all micro-batches that it may, before I and W."""
-        done = self._done
-        return done["F"] - done["I"] == self._most_ahead and done["F"] == self._limit
+        return self.done["W"] == self._micro_batches
 
     @property
     def may_fill(self) -> bool:
         """Whether there is a W that can be done, and something else may come before it."""
-        return self._done["W"] < self._done["I"] and bool(self.awaited)
+        return self.done["W"] < self.done["I"] and bool(self.awaited)
 
     @property
     def awaited(self) -> list[Work]:
         """The I and the F that may come next, once their messages are here."""
-        done, kept = self._done, self._done["F"] - self._done["W"]
+        done, kept = self.done, self.done["F"] - self.done["W"]
         ahead = done["F"] - done["I"]
         found: list[Work] = []
         if done["I"] < done["F"]:
             found.append(("I", self._rank, done["I"]))
-        if done["F"] < self._micro_batches and kept < self._limit and ahead < self._most_ahead:
+        if done["F"] < self._micro_batches and kept < self.limit and ahead < self.most_ahead:
             found.append(("F", self._rank, done["F"]))
         return found
 
@@ -64,11 +64,11 @@ class Ready:
         """The next work; None if that is the first of `awaited` of which a message comes."""
         work = self._choose(is_here)
         if work is not None:
-            self._done[work[0]] += 1
+            self.done[work[0]] += 1
         return work
 
     def _choose(self, is_here: Callable[[Work], bool]) -> Work | None:
-        done, awaited = self._done, self.awaited
+        done, awaited = self.done, self.awaited
         R: Work = ("R", self._rank, done["R"])
         needs_R = self._recomputes and done["R"] == done["I"] < done["F"]
         for work in awaited:
@@ -79,22 +79,6 @@ class Ready:
         if done["W"] < done["I"]:
             return "W", self._rank, done["W"]
         return awaited[0] if len(awaited) == 1 else None
-
-
-def fullest_order(schedule: Schedule, rank: int) -> list[Work]:
-    """The works of a rank in the order in which it keeps the most.
-
-    That is each F as soon as it may come, then the first W when the rank keeps all that it may, and
-    from then on each I before another W, so that all that it keeps waits for W.
-    """
-    rule, order = Ready(schedule, rank), list[Work]()
-    while not rule.is_done:
-        may_F = any(kind == "F" for kind, _, _ in rule.awaited)
-        arrives = "F" if may_F or rule.is_first_full else "I"
-        work = rule.next(lambda work, arrives=arrives: work[0] == arrives)
-        assert work is not None
-        order.append(work)
-    return order
 
 
 def works(rule: Ready, is_here: Callable[[Work], bool], wait: Wait) -> Iterator[Work]:

@@ -1,18 +1,18 @@
 """Lay a schedule on a virtual clock: actions and durations in, a Timeline out.
 
-The simulator, the deadlock check, the drawings of ideal schedules and the split of waiting time
-(`breakdown`) all use it. Pure: no torch.
+The simulator, the drawings of ideal schedules and the split of waiting time
+(`repro.simulate.breakdown`) all use it. Pure: no torch.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, product, zip_longest
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 
-from repro.gpipe.schedule.actions import GRADIENT, Action, DeadlockError, Schedule, Work
+from repro.gpipe.schedule.actions import Schedule, Work
 from repro.gpipe.schedule.ready import Ready
 from repro.gpipe.schedule.timeline import Span, Timeline
 
@@ -28,15 +28,10 @@ class Crossing(NamedTuple):
     blocking: bool = False  # whether the sender computes nothing while the link is occupied
 
 
-class _Sends(NamedTuple):
-    """The messages that the work of one kind of a stage makes, one for each micro-batch."""
-
-    arrivals: list[float | None]
-    to: int  # a rank
-    link: list[float]
-    seconds: float
-    latency: float
-    blocking: bool
+# Of the messages that the work of one kind of a stage makes: when that of each micro-batch arrives,
+# the rank that gets it, when the link can take the next one (in a list, since it changes), and how
+# long it takes.
+_Sends = tuple[list[float | None], int, list[float], Crossing]
 
 
 def replay(
@@ -59,7 +54,7 @@ def replay(
         update: seconds of each rank's U; by default 0. A U of 0 seconds has no span.
 
     Raises:
-        DeadlockError: if some actions can never start. The message names the blocked ones.
+        ValueError: if some actions can never start. It names the blocked ones.
     """
     K = len(schedule.orders)
     clock = _Clock(schedule, duration, crossing)
@@ -106,10 +101,10 @@ class _Clock:
         def facts(kind: str, stage: int) -> tuple[float, list[float | None] | None, _Sends | None]:
             """Seconds of some work of a stage, the messages that it needs, and those it sends."""
             needed, receiver = schedule.needs(kind, stage), schedule.receiver(kind, stage)
-            sends = None
+            sends: _Sends | None = None
             if receiver is not None:
                 link = links[stage % K, receiver % K]
-                sends = _Sends(arrivals[kind, stage], receiver % K, link, *crossing(kind, stage))
+                sends = arrivals[kind, stage], receiver % K, link, crossing(kind, stage)
             return duration(kind, stage), arrivals[needed] if needed else None, sends
 
         self._facts = facts
@@ -129,7 +124,7 @@ class _Clock:
             done.append(Span(kind, stage, i, now, now + seconds))
             now += seconds
             if sends:
-                sent, to, link, occupied, latency, blocking = sends
+                sent, to, link, (occupied, latency, blocking) = sends
                 left = link[0] = max(now, link[0]) + occupied
                 sent[i] = left + latency
                 now = left if blocking else now
@@ -170,7 +165,7 @@ def _orders_of_what_is_ready(schedule: Schedule, clock: _Clock) -> list[list[Wor
 
 
 def _refuse_deadlock(schedule: Schedule, done: Sequence[Sequence[Span]]) -> None:
-    """Raise a DeadlockError that names what each rank waits for whose work has not all ended."""
+    """Raise a ValueError that names what each rank waits for whose work has not all ended."""
     blocked = []
     for order, of_rank in zip(schedule.orders, done, strict=True):
         for kind, stage, i in order[len(of_rank) : len(of_rank) + 1]:
@@ -178,67 +173,7 @@ def _refuse_deadlock(schedule: Schedule, done: Sequence[Sequence[Span]]) -> None
             rank = maker % len(schedule.orders)
             blocked.append(f"Recv {of}{i} on stage {stage} waits for rank {rank}")
     if blocked:
-        raise DeadlockError(f"the schedule deadlocks: {', '.join(blocked)}")
-
-
-def check(schedule: Schedule) -> None:
-    """Raise a ValueError for a schedule that would deadlock, or lacks what an action needs."""
-    kinds = {kind for order in schedule.orders for kind, _, _ in order}
-    required = ("F",)  # what a stage must do once with each micro-batch
-    if not kinds.isdisjoint((*GRADIENT, "W")):
-        required = ("F", "I", "W") if kinds & {"I", "W"} else ("F", "B")
-    links: dict[tuple[int, int, str], dict[str, list[Action]]] = {}
-    for rank, actions in enumerate(schedule.ranks):
-        _check_work(schedule, rank, required)
-        for a in actions:
-            if a.kind in ("Send", "Recv"):
-                link = (rank, a.peer, a.of) if a.kind == "Send" else (a.peer, rank, a.of)
-                links.setdefault(link, {"Send": [], "Recv": []})[a.kind].append(a)
-    for messages in links.values():
-        for send, receive in zip_longest(messages["Send"], messages["Recv"]):
-            if not send or not receive or send.producer != receive.producer:
-                raise ValueError(
-                    f"schedule {schedule.name!r}: {receive or 'no Recv'} comes where "
-                    f"{send or 'nothing'} is sent; each message is received once, in the order of "
-                    "sending"
-                )
-    replay(schedule, lambda _kind, _stage: 0.0)  # raises a DeadlockError where ranks wait
-
-
-def _check_work(schedule: Schedule, rank: int, required: Sequence[str]) -> None:
-    """Raise a ValueError unless a rank does what it must on each of its stages, in a right order.
-
-    Right is an order in which what is needed of the same rank comes before.
-    """
-    name, K, done = f"schedule {schedule.name!r}", len(schedule.orders), Counter[Work]()
-    own = range(rank, schedule.stages, K)
-    for kind, stage, i in schedule.orders[rank]:
-        if stage not in own:
-            raise ValueError(f"{name}: rank {rank} has {kind}{i} of stage {stage}, not one of its")
-        needs = [("I" if kind == "W" else "F", stage, i)] if kind != "F" else []
-        if K == 1 and kind == "F" and stage:
-            needs.append(("F", stage - 1, i))
-        if K == 1 and kind in GRADIENT and stage + 1 < schedule.stages:
-            needs.append((kind, stage + 1, i))
-        is_late = kind == "R" and any(done[of, stage, i] for of in GRADIENT)
-        problem = "it must come before B" if is_late else ""
-        for needed in needs:
-            if not done[needed]:
-                problem = f"{needed[0]}{i} of stage {needed[1]} must come before it"
-        if problem:
-            raise ValueError(
-                f"{name}: {kind}{i} on stage {stage} comes at the wrong time: {problem}"
-            )
-        done[kind, stage, i] += 1
-    for stage in own:
-        works = Counter(
-            {work: n for work, n in done.items() if work[1] == stage and work[0] != "R"}
-        )
-        if works != Counter(product(required, [stage], range(schedule.micro_batches))):
-            raise ValueError(
-                f"{name}: stage {stage} must do each of {' and '.join(required)} 0 to "
-                f"{schedule.micro_batches - 1} exactly once"
-            )
+        raise ValueError(f"the schedule deadlocks: {', '.join(blocked)}")
 
 
 def draw(schedule: Schedule) -> str:
