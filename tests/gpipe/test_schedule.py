@@ -86,9 +86,10 @@ def complete(schedule: Schedule) -> None:
         assert all(stage % K == rank for _, stage, _ in order)
         for a in actions:
             if a.kind in ("Send", "Recv"):
-                of, maker, _ = a.producer
-                taker = maker + 1 if of == "F" else maker - 1
-                messages[maker % K, taker % K, of][a.kind].append(a.producer)
+                ahead = 1 if a.of == "F" else -1
+                maker = a.stage if a.kind == "Send" else a.stage - ahead
+                link = maker % K, (maker + ahead) % K, a.of
+                messages[link][a.kind].append((maker, a.micro_batch))
     assert all(each["Send"] == each["Recv"] for each in messages.values())
 
 

@@ -17,7 +17,7 @@ from repro.gpipe.core.step import Step
 from repro.gpipe.runtime.clock import wait_until
 from repro.gpipe.runtime.health import collectives_end_soon
 from repro.gpipe.runtime.status import status, waiting
-from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule, Work
+from repro.gpipe.schedule.actions import COMPUTE, Action, Cell, Schedule, Work
 from repro.gpipe.schedule.program import Program
 from repro.gpipe.tree import flatten, map_leaves
 
@@ -44,8 +44,9 @@ class RankActions:
         both = schedule, schedule.forward_only()
         self._programs = [Program(each, links.channel.rank) for each in both]
         self._gradient_forms = Forms()
-        # What was received or made here and is not used or sent yet, under what made it.
-        self._messages: dict[Work, Message] = {}
+        # What was received or made here and is not used or sent yet: of a link, for a stage and a
+        # micro-batch that need it.
+        self._messages: dict[tuple[str, Cell], Message] = {}
         self._needs = schedule.needs
         self._weights_s = 0.0  # seconds of the last W
         self._do: dict[str, Callable[[Action], None]] = {
@@ -87,7 +88,7 @@ class RankActions:
 
     def _forward(self, action: Action) -> None:
         (j, i), step = action.cell, self.step
-        inputs = step.inputs[i] if j == 0 else self._messages.pop(("F", j - 1, i))
+        inputs = step.inputs[i] if j == 0 else self._messages.pop(("F", action.cell))
         if step.evaluate:
             made, loss = self._stages[j].evaluate(i, inputs)
         else:
@@ -101,7 +102,7 @@ class RankActions:
         elif made is not None:
             if self._is_alone:  # the next stage is here too, and may write to its inputs
                 made = received(made.form, [copied(t.detach()) for t in made.tensors])
-            self._messages["F", j, i] = made
+            self._messages["F", (j + 1, i)] = made
 
     def _recompute(self, action: Action) -> None:
         j, i = action.cell
@@ -111,20 +112,20 @@ class RankActions:
 
     def _backward(self, action: Action) -> None:
         """B, or I."""
-        (j, i), kind, step = action.cell, action.kind, self.step
+        (j, i), step = action.cell, self.step
         gradients: list[Tensor | None] = []  # of the outputs, or of the loss
         if j < self._last_stage:
-            gradients = self._messages.pop((kind, j + 1, i)).tree
+            gradients = self._messages.pop(("B", action.cell)).tree
         elif step.scaler is not None:
             gradients = [step.scaler.gradient_of(step.losses[i])]
         else:
             gradients = [torch.ones_like(step.losses[i])]
-        made = self._stages[j].backward(i, gradients, weights_later=kind == "I")
+        made = self._stages[j].backward(i, gradients, weights_later=action.kind == "I")
         if j > 0:
             # None where the loss does not depend on an input, as without a boundary: optimizers
             # treat None and zeros differently.
             message = self._gradient_forms.message(action.cell, *flatten(made))
-            self._messages[kind, j, i] = message
+            self._messages["B", (j - 1, i)] = message
         else:
             step.input_gradients[i] = made
 
@@ -136,15 +137,15 @@ class RankActions:
     # Messages.
 
     def _receive(self, action: Action) -> None:
-        link = self._links.incoming[LINK_OF[action.of]]
-        self._messages[action.producer] = link.receive((self.step.evaluate, action.cell))
+        of = LINK_OF[action.of]
+        message = self._links.incoming[of].receive((self.step.evaluate, action.cell))
+        self._messages[of, action.cell] = message
 
     def _send(self, action: Action) -> None:
-        stage, i = action.cell
-        receiver = stage + 1 if action.of == "F" else stage - 1
-        message = self._messages.pop((action.of, stage, i))
-        link = self._links.outgoing[LINK_OF[action.of]]
-        link.send(message, (self.step.evaluate, (receiver, i)))
+        of, (stage, i) = LINK_OF[action.of], action.cell
+        receiver = (stage + 1, i) if of == "F" else (stage - 1, i)
+        message = self._messages.pop((of, receiver))
+        self._links.outgoing[of].send(message, (self.step.evaluate, receiver))
 
     def _is_here(self, work: Work) -> bool:
         """Whether some work need not wait for a message."""

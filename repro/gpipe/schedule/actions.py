@@ -42,17 +42,6 @@ class Action(NamedTuple):
         return self.stage, self.micro_batch
 
     @property
-    def producer(self) -> Work:
-        """(kind, stage, micro-batch) of the F, B or I whose result a Send or Recv carries.
-
-        It identifies the message, since a Send and its Recv have the same producer.
-        """
-        kind, stage, micro_batch, of = self
-        if kind == "Recv":
-            stage += -1 if of == "F" else 1
-        return of, stage, micro_batch
-
-    @property
     def label(self) -> str:
         """`F3`, `Recv F3` or `U`."""
         if self.kind == "U":
