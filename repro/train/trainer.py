@@ -122,8 +122,8 @@ class Trainer:
         """
         last = f"{self.pipe.layer_names[-1]}."
         here = self.pipe.module.state_dict()
-        merged = {name: value for name, value in weights.items() if not name.startswith(last)}
-        merged |= {name: value for name, value in here.items() if name.startswith(last)}
-        self.pipe.load_state_dict(merged)
+        own = {name: value for name, value in here.items() if name.startswith(last)}
+        rest = {name: weights[name] for name in here.keys() - own.keys()}
+        self.pipe.module.load_state_dict(own | rest)
         if self.recipe.ema is not None:
             self.average = averaged(self.pipe.module, self.recipe.ema)

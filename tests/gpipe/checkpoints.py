@@ -1,7 +1,5 @@
 """What the tests of checkpoints share: stages in threads, small models, spawned functions."""
 
-import hashlib
-import json
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from repro.gpipe import Pipeline
-from repro.gpipe.checkpoint.files import digest
-from repro.gpipe.checkpoint.save_load import load, save
+from repro.gpipe.checkpoint.save_load import Holder, load, save
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.layers import names as keys
 
 CUTS = {1: [6], 2: [3, 3], 3: [1, 1, 4]}  # for K = 3 the second stage has no parameters
@@ -62,31 +60,40 @@ def interrupted(folder: Path) -> None:
             dist.barrier()
 
 
-class Stages:
-    """K stages in threads, whose `gather` is a meeting."""
+class Meeting(ControlChannel):
+    """The channel of a stage in a thread, whose gathering is a meeting."""
 
-    def __init__(self, count):
-        self.count, self.values = count, [None] * count
+    def __init__(self, stages: "Stages", rank: int) -> None:
+        super().__init__(len(stages.values), rank)
+        self.stages = stages
+
+    def all_gather(self, value):
+        values, barrier = self.stages.values, self.stages.barrier
+        values[self.rank] = value
+        barrier.wait(20)
+        found = list(values)
+        barrier.wait(20)
+        return found
+
+
+class Stages:
+    """K stages in threads."""
+
+    def __init__(self, count: int) -> None:
+        self.values: list[Any] = [None] * count
         self.barrier = threading.Barrier(count)
 
-    def gather(self, rank, value):
-        self.values[rank] = value
-        self.barrier.wait(20)
-        values = list(self.values)
-        self.barrier.wait(20)
-        return values
-
     def all(self, call):
-        """What each stage's call, given its rank and its gather, returned or raised."""
+        """What each stage's call, given its channel, returned or raised."""
 
         def one(rank):
             try:
-                return call(rank, lambda value: self.gather(rank, value))
+                return call(Meeting(self, rank))
             except Exception as error:
                 return error
 
-        with ThreadPoolExecutor(self.count) as pool:
-            return list(pool.map(one, range(self.count)))
+        with ThreadPoolExecutor(len(self.values)) as pool:
+            return list(pool.map(one, range(len(self.values))))
 
 
 def named(layers):
@@ -109,25 +116,15 @@ def stepped(module, kind="Adam", **options):
     return optimizer
 
 
-ALONE = {"rank": 0, "gather": lambda value: [value]}
+def holder(module, all_ranks=None, layers=None):
+    """A stage; by default the only one, whose layers are the whole model's."""
+    channel = all_ranks or ControlChannel(1, 0)
+    return Holder(channel, channel.ranks, module, layers or keys(module))
 
 
-def put(folder, module, optimizer=None, step=1, **more):
-    """Save a stage; by default the only one, whose layers are the whole model's."""
-    given: Any = ALONE | {"layers": keys(module)} | more
-    save(folder, module=module, optimizer=optimizer, step=step, **given)
+def put(folder, module, optimizer=None, extra=None, *, step=1, of=None, **more):
+    save(of or holder(module), folder, optimizer, extra, step=step, **more)
 
 
-def get(folder, module, optimizer=None, **more):
-    given: Any = ALONE | {"layers": keys(module)} | more
-    return load(folder, module=module, optimizer=optimizer, **given)
-
-
-def forge(folder, change=None):
-    """Make the index agree with the files and with itself, as an attacker might."""
-    path = folder / "index.json"
-    index = json.loads(path.read_text())
-    for name, file in index["files"].items():
-        file["sha256"] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    index |= change or {}
-    path.write_text(json.dumps({**index, "digest": digest(index)}))
+def get(folder, module, optimizer=None, *, of=None):
+    return load(of or holder(module), folder, optimizer)

@@ -109,7 +109,7 @@ def resumed(how: str, folder: str) -> None:
     pipe = pipeline()
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
     done = 0
-    if Path(folder, "index.json").exists():
+    if Path(folder, "index.pt").exists():
         done = pipe.load(folder, optimizer)["steps"]
     for step in range(done, 4):
         if step == 2 and not done and pipe.is_last:

@@ -293,28 +293,24 @@ class Pipeline:
         Args:
             folder: one that all hosts see. A checkpoint in it is replaced.
             optimizer: of this rank; its state is saved too.
-            extra: anything of yours that JSON can hold, such as the epoch.
+            extra: tensors, numbers, strings, lists, tuples and dicts of yours, such as the epoch.
 
         Raises:
-            OSError, ValueError: on every rank, also if what would be saved is inf or nan and that
-                is not allowed. The former checkpoint stays.
+            ValueError: on every rank, such as for a full disk, or if what would be saved is inf or
+                nan and that is not allowed. The former checkpoint stays.
         """
         gather_state = getattr(optimizer, "consolidate_state_dict", None)
         if gather_state is not None:
             # ZeroRedundancyOptimizer: the first replica, which saves, gets the state of all.
             gather_state()
         save_load.save(
+            self._holder,
             Path(folder),
-            rank=self.rank,
-            gather=self.engine.all_ranks.all_gather,
-            module=self.module,
-            layers=self.layer_names,
-            misfit=self.engine.layers.container_problem,
-            optimizer=optimizer,
+            optimizer,
+            extra,
             step=self.engine.step,
-            extra=extra,
+            container_problem=self.engine.layers.container_problem,
             allow_nonfinite=self.allow_nonfinite,
-            writes=self.replica == 0,
         )
 
     @in_call
@@ -329,21 +325,14 @@ class Pipeline:
         Raises:
             ValueError: before anything is changed, if it is damaged or of another model.
         """
-        restored = save_load.load(
-            Path(folder),
-            rank=self.rank,
-            gather=self.engine.all_ranks.all_gather,
-            module=self.module,
-            layers=self.layer_names,
-            optimizer=optimizer,
-        )
+        restored = save_load.load(self._holder, Path(folder), optimizer)
         self.engine.step = restored.step
         return restored.extra
 
-    @in_call
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load this rank's part of the unsplit model's state dict; call it on every rank."""
-        self.module.load_state_dict(save_load.own_part(state_dict, self.module, self.layer_names))
+    @property
+    def _holder(self) -> save_load.Holder:
+        all_ranks = self.engine.all_ranks
+        return save_load.Holder(all_ranks, self.stages, self.module, self.layer_names)
 
     def close(self) -> None:
         """End this pipeline's helper thread and connections; no step can follow."""
