@@ -20,7 +20,7 @@ from pathlib import Path
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
-from repro.gpipe.core import memory
+from repro.costs.limit import over_limit
 from repro.gpipe.runtime import health, processes
 from repro.gpipe.runtime.group import Group, Torchrun, on_this_host
 from repro.gpipe.runtime.heartbeats import Failure
@@ -123,7 +123,7 @@ class Workers:
         if "SIGKILL" in reason and oom_kills() > kills:
             status = "oom"
         # Running out of a fit's memory is a result, so its logs are not kept.
-        self._trouble |= not memory.over_limit(reason)
+        self._trouble |= not over_limit(reason)
         self._stop()
         return {failed: Status(status, reason)}
 

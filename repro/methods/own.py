@@ -41,10 +41,10 @@ class Own(Method):
         self._sent = {kind: after[kind] - before[kind] for kind in after}
         return result
 
-    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
-        """Peak memory per stage, of its fullest copy or part; `limit` as in `memory.measure`."""
+    def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int]:
+        """Peak memory per stage, of its fullest copy or part."""
         given = inputs, targets, self._setup.loss, self._optimizer
-        peaks = memory.measure(self._pipe, *given, limit)
+        peaks = memory.measure(self._pipe, *given)
         return [max(of_stage) for of_stage in zip(*self.gather(peaks), strict=True)]
 
     def _sent_so_far(self) -> dict[str, int]:

@@ -27,10 +27,10 @@ class LocalBytes(LiveBytes):
     Storages count at their current size, as fully_shard frees gathered weights by resizing.
     """
 
-    def __init__(self, resident: Iterable[Tensor] = (), limit: int | None = None) -> None:
+    def __init__(self, resident: Iterable[Tensor] = ()) -> None:
         # Each storage that is alive, with the size that it had last.
         self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
-        super().__init__(resident, limit)
+        super().__init__(resident)
 
     def _add(self, tensor: Tensor, size: int | None = None) -> None:
         super()._add(tensor, size)
@@ -48,7 +48,8 @@ class LocalBytes(LiveBytes):
             storage = reference()
             if storage is not None and storage.nbytes() != size:
                 self._storages[key] = reference, storage.nbytes()
-                self.resized(key, storage.nbytes())
+                self.now += storage.nbytes() - self._sizes[key]
+                self._sizes[key] = storage.nbytes()
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from repro.cli.main import main
 from repro.costs.fit import Step, largest, tasks
+from repro.costs.limit import over_limit
 from repro.costs.units import parse_bytes
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.partition.layer_costs import stage_layers
@@ -105,3 +106,15 @@ def test_table_1_at_its_own_size():
     assert cut.parameters == 83_876_910_336
     assert cut.fullest < 16 * GIB
     assert sum(stage.by_kind["parameters"] for stage in cut.stages) == 4 * cut.parameters
+
+
+def test_the_limit_of_a_gpu_is_told_from_a_full_machine():
+    """In torch's words on an H200, which name what is allowed only if there is a limit."""
+    said = (
+        "stage 1, R30 of step 1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
+        "20 MiB. GPU 0 has a total capacity of 139.80 GiB of which 114 GiB is free."
+    )
+    allowed = " Process 650 has 520 MiB memory in use. 16.00 GiB allowed; Of the allocated memory"
+    rest = " 10.00 GiB is allocated by PyTorch, and 205.44 MiB is reserved by PyTorch but"
+    assert over_limit(said + allowed + rest) == said
+    assert over_limit(said + rest) == ""

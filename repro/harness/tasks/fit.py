@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from repro.costs.fit import Step, largest
+from repro.costs.limit import capped, over_limit, refuse_over
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import Messages
-from repro.gpipe.core.memory import LiveBytes, capped, over_limit
+from repro.gpipe.core.memory import LiveBytes
 from repro.harness.cut import config_with
 from repro.harness.request import Measure, Request, Result, Status
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
@@ -31,7 +32,7 @@ def run(request: Request, rank: int, groups: list[Any]) -> Result:
     batch = model.batch(spec.N, spec.seed)
     method = Own(setup_of(request, model, batch[0], rank, groups))
     with closing(method):
-        peaks, allocated = attempt(spec, method, batch, request.device)
+        peaks, allocated = attempt(spec, method, batch, request.device, rank)
     # The coordinator knows the rest.
     tried = Tried(peak_bytes=peaks, allocator_bytes=allocated)
     fit = Fitted(largest=None, next=None, tried=[tried])
@@ -99,7 +100,7 @@ def _messages(spec: RunSpec, device: str) -> Messages:
 
 
 def attempt(
-    spec: RunSpec, method: Own, batch: tuple[Any, Any], device: str
+    spec: RunSpec, method: Own, batch: tuple[Any, Any], device: str, rank: int
 ) -> tuple[list[int], list[list[int]] | None]:
     """Train one size within the memory; a MemoryError on the stage that needs more.
 
@@ -110,16 +111,20 @@ def attempt(
         Peak bytes of each stage, and on a GPU its bytes of tensors, of tensors and workspace, and
         of all that its allocator reserved.
     """
-    method.peak_bytes(*batch, limit=spec.memory)
-    peaks = method.peak_bytes(*batch, limit=spec.memory)
-    assert peaks is not None  # our own method always reads them
-    if device == "cuda":
-        reserved = method.gather(torch.cuda.max_memory_reserved())
-        with (
-            capped(torch.device("cuda", torch.cuda.current_device()), spec.memory),
-            LiveBytes(method.tensors(*batch), device="cuda") as meter,
-        ):
-            method.train_step(*batch)
-        tensors = method.gather(meter.peak)
-        return peaks, [list(stage) for stage in zip(tensors, peaks, reserved, strict=True)]
-    return peaks, None
+    assert spec.memory is not None
+    if device != "cuda":
+        method.peak_bytes(*batch)
+        peaks = method.peak_bytes(*batch)
+        refuse_over(peaks[rank % spec.K], spec.memory)
+        method.gather(None)  # rank 0 gives a result only if no rank is refused
+        return peaks, None
+    limit = partial(capped, torch.device("cuda", torch.cuda.current_device()), spec.memory)
+    peaks: list[int] = []
+    for _ in range(2):
+        with limit():
+            peaks = method.peak_bytes(*batch)
+    reserved = method.gather(torch.cuda.max_memory_reserved())
+    with limit(), LiveBytes(method.tensors(*batch), device="cuda") as meter:
+        method.train_step(*batch)
+    tensors = method.gather(meter.peak)
+    return peaks, [list(stage) for stage in zip(tensors, peaks, reserved, strict=True)]
