@@ -24,8 +24,7 @@ class Own(Method):
             device=setup.device,
             seed=setup.seed,
             sample=setup.sample,
-            check_loss=False,  # these losses and layers combine no examples
-            check_layers=False,
+            without=["LossCheck", "CoupledExamples"],  # these combine no examples
         )
         self.module = self._pipe.module
         self.balance = self._pipe.balance

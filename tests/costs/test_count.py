@@ -79,7 +79,7 @@ def measured() -> list[tuple[int, list[Work]]]:
     found = list[tuple[int, list[Work]]]()
     for case in CASES:
         model, (inputs, targets), config = prepared(*case)
-        pipe = Pipeline(model.layers, **config.arguments, device="cpu", check_loss=False)
+        pipe = Pipeline(model.layers, **config.arguments, device="cpu", without=["LossCheck"])
         optimizer = torch.optim.RMSprop(pipe.parameters())
         # State is begun in a first step.
         for trace in (False, True):

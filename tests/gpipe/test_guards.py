@@ -37,8 +37,8 @@ def test_the_docs_say_what_happens_without_each_guard():
 
 @pytest.mark.parametrize("left_out", NAMES)
 def test_what_is_left_out_is_not_looked_at(left_out):
-    x, guards = torch.randn(6, 4), [name for name in NAMES if name != left_out]
-    pipe = Pipeline([Counting()], 1, 2, device="cpu", guards=guards)
+    x = torch.randn(6, 4)
+    pipe = Pipeline([Counting()], 1, 2, device="cpu", without=[left_out])
     step = x, x, nn.functional.mse_loss
     if left_out == "RecomputeEqualsForward":
         pipe.train_step(*step)
@@ -120,7 +120,7 @@ def warnings_of(kinds, dtype, caplog, **how):
 @pytest.mark.parametrize("kind", COMBINE)
 def test_a_layer_that_combines_examples_is_named(kind, caplog):
     kinds = [*SEPARATE[:2], kind]
-    assert not warnings_of(kinds, torch.float32, caplog, check_layers=False)
+    assert not warnings_of(kinds, torch.float32, caplog, without=["CoupledExamples"])
     (warning,) = warnings_of(kinds, torch.float32, caplog)
     assert warning.startswith(f"layers[2], a {type(kind()).__name__}: its ")
     assert "trains as on batches of 2, not 6; " in warning
@@ -148,12 +148,12 @@ class Watched(Means):
 @pytest.mark.parametrize("checkpoint", ["never", "always"])
 def test_looking_for_combined_examples_changes_nothing(checkpoint):
     found = []
-    for check_layers in (False, True):
+    for without in (["CoupledExamples"], []):
         torch.manual_seed(0)
         random.seed(0)
         layers = [nn.Linear(6, 6), Watched(), nn.BatchNorm1d(6), nn.Dropout(0.3)]
         layers = layers if checkpoint == "never" else layers[2:]
-        how = {"device": "cpu", "checkpoint": checkpoint, "check_layers": check_layers}
+        how = {"device": "cpu", "checkpoint": checkpoint, "without": without}
         pipe = Pipeline([nn.Linear(6, 6), *layers], 1, 3, **how)
         optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
         x = torch.randn(9, 6)

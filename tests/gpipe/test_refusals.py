@@ -59,7 +59,7 @@ TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
         ({"layers": Scaled(linear())}, "Scaled has a forward of its own"),
         ({"layers": [TIED, nn.ReLU(), TIED], **TWO_STAGES}, "by stages 0 and 1; .*hand it on"),
         ({"layers": [torch.compile(nn.BatchNorm1d(4))]}, "a compiled layer that holds a norm"),
-        ({"guards": ["NonFinit"]}, "guards='NonFinit': choose one of all, .*you mean 'NonFinite'"),
+        ({"without": ["NonFinit"]}, "without='NonFinit': choose one of .*you mean 'NonFinite'"),
     ],
 )
 def test_a_pipeline_is_not_made(change: Any, words: str):

@@ -95,9 +95,9 @@ def sparse() -> None:
 REFUSALS = {
     "no inputs": "inputs: holds no tensor that can be cut, but NoneType",
     "optimizer here only": "optimizer: some ranks got one and others",
-    "limits differ": "'max_norm': 2.0, 'norm_type': 2.0} on rank 1",
+    "limits differ": "clip_grad_norm_: max_norm=2.0 on rank 1, but 1.0 on rank 0",
     "clips late": "train_step has updated the weights already",
-    "scales differ": "scaler: {'scale': 9.0} on rank 1, but {'scale': 8.0} on rank 0",
+    "scales differ": "scaler: scale=9.0 on rank 1, but 8.0 on rank 0",
     "transport": "transport='tcp': choose one of auto, shm, gloo",
     "unlike": "seed=1 on rank 1, but 0 on rank 0",
     "weights of another stage": ", which trains it; use pipe.predict or pipe.evaluate in place",

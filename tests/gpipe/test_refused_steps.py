@@ -136,7 +136,7 @@ def test_every_rank_names_the_cause():
                 which = int(kind in ("forward", "loss"))
                 replica = f"replica {which}, " if replicas > 1 else ""
                 assert said[step].startswith(cause(step, K, kind, n, replica))
-                assert said[step].endswith("; allow_nonfinite=True trains on")
+                assert said[step].endswith("; without=['NonFinite'] trains on")
 
 
 def test_an_evaluation_is_not_checked():

@@ -85,7 +85,7 @@ class Holder:
         except Exception as error:  # of any kind, since the other ranks must not wait for ever
             stage = self.all_ranks.rank % self.stages
             problem = f"stage {stage} on {socket.gethostname()}: {_one_line(error)}"
-        return self.all_ranks.gather_alike(f"checkpoint {folder}", result, None, problem)
+        return self.all_ranks.gather_alike(f"checkpoint {folder}", result, {}, problem)
 
 
 def save(

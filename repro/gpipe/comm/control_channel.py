@@ -8,7 +8,7 @@ abort the process when a message has another size than expected.
 import math
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from struct import Struct
@@ -132,7 +132,9 @@ class ControlChannel:
             self.send_object(values, j)
         return values
 
-    def gather_alike(self, what: str, value: Any, same: object, problem: str = "") -> list[Any]:
+    def gather_alike(
+        self, what: str, value: Any, same: Mapping[str, object], problem: str = ""
+    ) -> list[Any]:
         """Gather one value from each rank.
 
         Raises a RefusedError on every rank if one of them has a problem, or if what must be the
@@ -142,11 +144,12 @@ class ControlChannel:
         for rank, (_, theirs, their_problem) in enumerate(gathered):
             if their_problem:
                 raise RefusedError(f"{what}: {their_problem}")
-            if theirs != gathered[0][1]:
-                raise RefusedError(
-                    f"{what}: {theirs} on rank {rank}, but {gathered[0][1]} on rank 0; give every "
-                    "rank the same, and call it equally often"
-                )
+            for name, first in gathered[0][1].items():
+                if theirs[name] != first:
+                    raise RefusedError(
+                        f"{what}: {name}={theirs[name]} on rank {rank}, but {first} on rank 0; "
+                        "give every rank the same, and call it equally often"
+                    )
         return [value for value, *_ in gathered]
 
     def clock_offset(self, step: int) -> float:

@@ -102,7 +102,7 @@ def compare(
         found = _trial_step(engine, inputs, targets, loss_fn)
     layers = dict(engine.layers.module.named_children())
     end = all_ranks.ranks - 1  # the last rank of all compares
-    all_ranks.gather_alike("compare", None, engine.step)
+    all_ranks.gather_alike("compare", None, {"step": engine.step})
     outcome: Comparison | str | None = None
     last = schedule.stages - 1
     order = [i for kind, j, i in schedule.orders[-1] if kind in ("B", "W") and j == last]

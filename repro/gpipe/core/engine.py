@@ -39,9 +39,10 @@ class Engine:
     """Trains and evaluates, step by step.
 
     `all_ranks` connects the ranks of all replicas, which vote on a step before any of them updates.
-    `foreign` are modules of the layers that run on other ranks. After a step `loss` is the mean
-    over the mini-batches of all replicas, and `metrics` are summed over them. `current` is the step
-    or evaluation that is running, or was the last one.
+    `check` compares the loss with that of the mini-batch. `foreign` are modules of the layers that
+    run on other ranks. After a step `loss` is the mean over the mini-batches of all replicas, and
+    `metrics` are summed over them. `current` is the step or evaluation that is running, or was the
+    last one.
     """
 
     current: Step
@@ -56,8 +57,7 @@ class Engine:
         schedule: Schedule,
         replicas: Replicas | None,
         all_ranks: ControlChannel,
-        *,
-        check_loss: bool,
+        check: LossCheck | None,
         foreign: Collection[nn.Module],
     ) -> None:
         self.layers, self.runner, self.links, self.replicas = layers, runner, links, replicas
@@ -65,7 +65,7 @@ class Engine:
         self.recorder = Recorder(runner.device)
         self.step, self.loss = 0, math.nan
         self.metrics: Metrics = {}
-        self.check = LossCheck(runner) if check_loss else None
+        self.check = check
         self._guards, self._foreign, self._input_forms = guards, foreign, Forms()
         self._micro_batches = schedule.micro_batches
         self._actions = RankActions(stages, links, schedule, self.recorder)

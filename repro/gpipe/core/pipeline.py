@@ -9,7 +9,6 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
@@ -69,12 +68,8 @@ class Pipeline:
         device: of this rank; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first rank at least, for balance="time".
-        allow_nonfinite: do not check whether loss, gradients and weights are finite, neither when
-            training nor when saving.
-        check_loss: compare a loss that is not one of torch's with that of the mini-batch.
-        check_layers: warn of layers that combine the examples of a batch, in their first step.
-        guards: rules of exactness, by the names in docs/notes/guards.md; leave one out to see what
-            it costs.
+        without: rules to leave out, by their names in docs/notes/guards.md, such as "LossCheck",
+            which compares the loss with that of the mini-batch, or "NonFinite".
 
     Raises:
         ValueError: for any argument out of range.
@@ -98,10 +93,7 @@ class Pipeline:
         device: torch.device | str | None = None,
         seed: int = 0,
         sample: Tree | None = None,
-        allow_nonfinite: bool = False,
-        check_loss: bool = True,
-        check_layers: bool = True,
-        guards: str | Sequence[str] = "all",
+        without: Sequence[str] = (),
     ) -> None:
         self.config = PipelineConfig(
             stages=stages,
@@ -117,7 +109,7 @@ class Pipeline:
         )
         self.layer_names, entries = names(layers), as_layers(layers)
         self.schedule = self.config.make_schedule()
-        place, self.cut, self.engine = assemble(
+        self.cut, self.engine = assemble(
             self.config,
             self.schedule,
             entries,
@@ -125,28 +117,23 @@ class Pipeline:
             device=device,
             seed=seed,
             sample=sample,
-            guards=guards,
-            allow_nonfinite=allow_nonfinite,
-            check_loss=check_loss,
-            check_layers=check_layers,
+            without=without,
         )
         self.stages, self.micro_batches, self.replicas = stages, micro_batches, replicas
-        self.rank, self.replica, self.device = place.rank, place.replica, place.device
-        self.is_first, self.is_last = self.rank == 0, self.rank == stages - 1
-        self.balance, self.allow_nonfinite = self.cut.counts, allow_nonfinite
-        self._name = place.name
+        channel, self.device = self.engine.channel, self.engine.runner.device
+        self.rank, self.replica = channel.rank, channel.replica
+        self.is_first, self.is_last = channel.is_first, channel.is_last
+        self.balance, self._saves_nonfinite = self.cut.counts, "NonFinite" in without
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 
     def __repr__(self) -> str:
-        ranges = [f"{own[0]} to {own[-1]}" for own in self.engine.layers.stages.values()]
         layers = ", ".join(
             f"{name} {type(layer).__name__}" for name, layer in self.module.named_children()
         )
         return (
             f"Pipeline: K={self.stages}, M={self.micro_batches}, D={self.replicas}, schedule "
             f"{self.schedule.name}, checkpoint {self.schedule.checkpoint}\n  cut: {self.cut}\n  "
-            f"here: {self._name} on {self.device}, layers "
-            f"{' and '.join(ranges)}: {shorten(layers, 80, placeholder=' ...')}"
+            f"here: rank {self.rank} of replica {self.replica} on {self.device}, layers {layers}"
         )
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -310,7 +297,7 @@ class Pipeline:
             extra,
             step=self.engine.step,
             container_problem=self.engine.layers.container_problem,
-            allow_nonfinite=self.allow_nonfinite,
+            allow_nonfinite=self._saves_nonfinite,
         )
 
     @in_call

@@ -33,42 +33,35 @@ def group(members: tuple[int, ...], backend: str) -> Any:
     return dist.ProcessGroupGloo(store, rank, len(members), dist.default_pg_timeout)
 
 
-def start_equal(
-    layers: Iterable[nn.Module], members: Sequence[int], all_ranks: ControlChannel
-) -> None:
-    """Give the same layers on all members the values that the first member has."""
-    named = [
-        (f"{type(layer).__name__}.{name}", tensor)
-        for layer in layers
-        for name, tensor in chain(layer.named_parameters(), layer.named_buffers())
-    ]
-    forms = repr([(name, tuple(t.shape), t.dtype, t.layout) for name, t in named])
-    of_all = all_ranks.all_gather(forms)
-    if any(of_all[member] != forms for member in members):
-        raise ValueError(
-            "layers: the replicas of a stage have other parameters or buffers each; build the same "
-            "layers on every rank"
-        )
-    bare = group(tuple(members), "gloo")
-    with torch.no_grad():
-        for _, tensor in named:
-            if tensor.layout == torch.strided:
-                value = tensor.detach().cpu().contiguous()
-                wait(bare.broadcast([elements(value)]), value, members[0])
-                tensor.copy_(value)
-
-
 class Replicas:
     """One rank of a pipeline among its D copies."""
 
     def __init__(self, members: Sequence[int], device: torch.device) -> None:
         nccl = device.type == "cuda" and "nccl" in dist.get_backend_config()
         self._group = group(tuple(members), "nccl" if nccl else "gloo")
+        self._members = members
         # A sum needs every member. Each one's status shows that it waits for the next member, which
         # leads to the one that is missing.
         self._next = members[(members.index(dist.get_rank()) + 1) % len(members)]
         self._device = device if nccl else torch.device("cpu")
         self._summed = 0  # bytes that were handed to all-reduces so far
+
+    @torch.no_grad()
+    def start_equal(self, module: nn.Module, all_ranks: ControlChannel) -> None:
+        """Give this rank's layers the values that those of the first replica have."""
+        named = [*chain(module.named_parameters(), module.named_buffers())]
+        forms = repr([(name, tuple(t.shape), t.dtype, t.layout) for name, t in named])
+        of_all = all_ranks.all_gather(forms)
+        if any(of_all[member] != forms for member in self._members):
+            raise ValueError(
+                "layers: the replicas of a stage have other parameters or buffers each; build the "
+                "same layers on every rank"
+            )
+        for _, tensor in named:
+            if tensor.layout == torch.strided:
+                value = tensor.detach().to(self._device).contiguous()
+                wait(self._group.broadcast([elements(value)]), value, self._members[0])
+                tensor.copy_(value)
 
     @torch.no_grad()
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:

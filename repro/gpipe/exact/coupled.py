@@ -45,8 +45,8 @@ class CoupledExamples(Guard):
     It trains as with smaller batches, and a warning names it. Found behind the first step: two
     micro-batches run through each layer joined and apart, and outputs and gradients are compared,
     up to a layer whose outputs do not have the examples in dimension 0. Batch norms, which combine
-    examples by design, normalise each of them alone meanwhile. `check_layers=False` leaves this
-    guard out.
+    examples by design, normalise each of them alone meanwhile. `without=["CoupledExamples"]` leaves
+    this guard out.
     """
 
     def __init__(self, *given: Any) -> None:
@@ -79,7 +79,7 @@ class CoupledExamples(Guard):
                 _log.warning(
                     "%s are others if two micro-batches are joined, so it trains as on batches of "
                     "%d, not %d; look for a mean over the examples, batch_first=False, or an "
-                    "auxiliary loss without 1/M; check_layers=False switches this check off",
+                    "auxiliary loss without 1/M; without=['CoupledExamples'] leaves this out",
                     found,
                     self._sizes[0],
                     sum(self._sizes),

@@ -47,7 +47,7 @@ def raise_first(finding: Finding, gather: Callable[[Any], Sequence[Any]], step: 
     found = gather(finding if finding.text else None)
     first = min((each for each in found if each is not None), key=lambda each: each.order)
     if first.outcome == Outcome.NON_FINITE:
-        raise NonFiniteError(f"{step}: {first.text}; allow_nonfinite=True trains on")
+        raise NonFiniteError(f"{step}: {first.text}; without=['NonFinite'] trains on")
     is_of_user = first.text.startswith(("pipe.module", "optimizer"))  # and of no step
     raise RefusedError(first.text if is_of_user else f"{step}: {first.text}")
 

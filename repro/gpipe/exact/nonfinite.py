@@ -87,7 +87,7 @@ def refuse_nonfinite(module: nn.Module, optimizer: Optimizer | None) -> None:
         if isinstance(tensor, Tensor) and not is_finite(tensor):
             raise ValueError(
                 f"{name} is inf or nan, so the checkpoint would be no good; lower the learning "
-                "rate and load the last checkpoint, which stays; allow_nonfinite=True saves it"
+                "rate and load the last checkpoint, which stays; without=['NonFinite'] saves it"
             )
 
 

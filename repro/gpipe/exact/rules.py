@@ -1,6 +1,6 @@
 """The list of guards."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from repro.gpipe.errors import one_of
@@ -26,15 +26,11 @@ GUARDS: tuple[type[Guard], ...] = (
     CoupledExamples,
 )
 NAMES = tuple(guard.__name__ for guard in GUARDS)
+LOSS_CHECK = "LossCheck"  # which is none, but can be left out, too
 
 
-def guards(names: str | Sequence[str], *given: Any, on: Mapping[str, bool]) -> Guards:
-    """The guards of one rank's layers: "all", or those of these names, unless they are not `on`.
-
-    What a `Guard` is made of is `given`.
-    """
-    chosen = NAMES if names == "all" else [names] if isinstance(names, str) else names
-    for name in chosen:
-        one_of("guards", name, ["all", *NAMES])
-    used = [guard for guard in GUARDS if guard.__name__ in chosen and on.get(guard.__name__, True)]
-    return Guards([guard(*given) for guard in used])
+def guards(without: Sequence[str], *given: Any) -> Guards:
+    """The guards of one rank's layers but for those `without`, made of what is `given`."""
+    for name in without:
+        one_of("without", name, [*NAMES, LOSS_CHECK])
+    return Guards([guard(*given) for guard in GUARDS if guard.__name__ not in without])
