@@ -439,7 +439,7 @@ TOKEN_ROWS = Apply(lambda x: x.reshape(-1, 4))
 MASKED = Apply(lambda x: (x[:, :CLASSES], x[:, 0] > 0))
 # A sequence of four tokens for each example, with two numbers each.
 TIMES = Apply(lambda x: x.unflatten(1, (4, 2)).transpose(0, 1))
-INPUTS = random(N, 8, seed=7).requires_grad_()
+INPUTS = random(N, 8, seed=7)
 ADVANTAGES = SOME[:, 0] - SOME[:, 0].reshape(4, -1).mean(1).repeat_interleave(4)
 
 

@@ -259,13 +259,10 @@ def test_an_error_of_a_layer_names_it_and_is_traced_to_its_line():
         assert note == f"(in layers[1], a {type(layer(refuse)()).__name__})"
 
 
-def test_a_write_to_what_an_earlier_micro_batch_needs_names_the_way_out():
-    scale = torch.ones(())
-    scaled = layer(lambda x: x * scale.mul_(2.0), linear_first=True)
-    pipe = Pipeline([scaled], 1, 2, device="cpu", checkpoint="never")
-    with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
-        pipe.train_step(X, Y, MSE)
-    assert "checkpoint='always' runs it again" in caught.value.__notes__[-1]
+def test_inputs_that_require_a_gradient():
+    pipe, x = Pipeline([linear], 1, 2, device="cpu"), X.clone().requires_grad_()
+    refused("^inputs: require a gradient, .* the first layer", pipe.train_step, x, Y, MSE)
+    assert pipe.evaluate(x, Y, MSE).loss == pipe.evaluate(X, Y, MSE).loss
 
 
 def test_optimizers_and_scalers_that_would_do_something_else():

@@ -103,7 +103,6 @@ class Engine:
         self.loss, self.metrics = step.loss, {}
         if step.has_metrics:
             self.metrics = summed(self.all_ranks.all_gather(step.metrics))
-        step.return_to_user()
         started = self.recorder.now()
         step.update()
         if optimizer is not None:

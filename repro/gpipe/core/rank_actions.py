@@ -126,8 +126,6 @@ class RankActions:
             # treat None and zeros differently.
             message = self._gradient_forms.message(action.cell, *flatten(made))
             self._messages["B", (j - 1, i)] = message
-        else:
-            step.input_gradients[i] = made
 
     def _weights(self, action: Action) -> None:
         began = time.perf_counter()

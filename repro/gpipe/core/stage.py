@@ -113,20 +113,11 @@ class Stage:
         if pairs:
             roots, their_gradients = zip(*pairs, strict=True)
             with self._parameters_unchanged():
-                try:
-                    if weights_later:
-                        later = split.backward_to_inputs(roots, their_gradients, kept.leaves)
-                        self.later[i] = later
-                    else:
-                        torch.autograd.backward(roots, their_gradients)
-                except RuntimeError as error:
-                    if "modified by an inplace operation" in str(error) and not kept.recomputed:
-                        error.add_note(
-                            "(other micro-batches run forward before this backward, and a layer "
-                            "wrote in place to what it needs; checkpoint='always' runs it again "
-                            "just before)"
-                        )
-                    raise
+                if weights_later:
+                    later = split.backward_to_inputs(roots, their_gradients, kept.leaves)
+                    self.later[i] = later
+                else:
+                    torch.autograd.backward(roots, their_gradients)
         return [leaf.grad for leaf in kept.leaves if leaf.requires_grad]
 
     def backward_to_weights(self, i: int) -> None:

@@ -35,7 +35,6 @@ class Step:
         examples: N.
         inputs: of each micro-batch, on the first rank.
         losses, outputs: of each micro-batch, on the last rank.
-        input_gradients: of each micro-batch, on the first rank.
         mean_loss: turns outputs into a share of the loss, on the last rank.
         own_loss: the sum of the micro-batches' losses on this rank; `loss` is that of all.
         has_metrics: whether the loss of any rank returned metrics.
@@ -58,12 +57,10 @@ class Step:
         self.inputs: list[Message] = []
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
-        self.input_gradients: dict[int, list[Tensor | None]] = {}
         self.mean_loss: MeanLoss | None = None
         self.loss = self.own_loss = math.nan
         self.examples, self.has_metrics, self._good = 0, False, False
         self._parameters, self._device, self._channel = parameters, device, channel
-        self._given: list[list[Tensor]] = []  # inputs of each micro-batch in the user's graph
         self._aside: list[tuple[nn.Parameter, Tensor]] = []  # gradients of earlier steps
         self._uses = _NO_GRADIENTS
         if any(p.requires_grad for p in parameters):
@@ -94,11 +91,14 @@ class Step:
     def _cut(self, inputs: Tree, forms: Forms) -> None:
         examples = check(inputs, self.micro_batches, "inputs")
         for i, part in enumerate(split(to_device(inputs, self._device), self.micro_batches)):
-            # Without the graph that the user computed them with: see `return_to_user`. Layers get
-            # copies, so a part has the strides and alignment of a clone at once.
+            # Layers get copies, so a part has the strides and alignment of a clone at once.
             given, skeleton = flatten(part)
-            leaves = [settled(t.detach()).requires_grad_(t.requires_grad) for t in given]
-            self._given.append([t for t in given if t.requires_grad])
+            if not self.evaluate and any(tensor.requires_grad for tensor in given):
+                raise ValueError(
+                    "inputs: require a gradient, and a step trains no more than the layers; make "
+                    "what computes them the first layer, or detach() them"
+                )
+            leaves = [settled(tensor.detach()) for tensor in given]
             self.inputs.append(forms.message(i, leaves, skeleton))
         self.examples = examples
 
@@ -142,17 +142,7 @@ class Step:
     def gradients(self) -> list[Tensor]:
         """The gradients that this step adds, and those of earlier steps."""
         found = [gradient for _, gradient in self._aside]
-        found += [p.grad for p in self._parameters if p.grad is not None]
-        return found + [g for of in self.input_gradients.values() for g in of if g is not None]
-
-    def return_to_user(self) -> None:
-        """Backpropagate from the inputs' gradients to what the user computed the inputs from."""
-        made = [self.input_gradients.get(i, []) for i in range(len(self._given))]
-        both = zip(self._given, made, strict=True)
-        pairs = [(t, g) for ts, gs in both for t, g in zip(ts, gs, strict=False) if g is not None]
-        if pairs:
-            roots, their_gradients = zip(*pairs, strict=True)
-            torch.autograd.backward(roots, their_gradients)
+        return found + [p.grad for p in self._parameters if p.grad is not None]
 
     # Its end.
 
