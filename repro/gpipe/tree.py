@@ -204,20 +204,6 @@ def split(tree: Tree, micro_batches: int) -> list[Tree]:
     return [unwrapped(unflatten([p[i] for p in pieces], skeleton)) for i in range(micro_batches)]
 
 
-def refuse_unjoined(parts: Sequence[Tree], examples: int) -> None:
-    """Raise a ValueError if outputs of micro-batches do not have a row for each of N examples."""
-    if len(parts) == 1:
-        return
-    for part, n in zip(parts, sizes(examples, len(parts)), strict=True):
-        for tensor in flatten(part)[0]:
-            if tensor.shape[:1] != (n,):
-                raise ValueError(
-                    f"predict: the last layer returns a tensor of shape {tuple(tensor.shape)} for "
-                    f"{n} examples; return tensors with a row for each example, which are joined, "
-                    "or take micro_batches=1"
-                )
-
-
 def gather(parts: list[Tree]) -> Tree:
     """Join the outputs of all micro-batches along their first dimension."""
     of_tensors = zip(*(flatten(part)[0] for part in parts), strict=True)

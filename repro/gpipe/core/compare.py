@@ -132,8 +132,8 @@ def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> _
     try:
         for parameter in parameters:
             parameter.grad = None
-        engine.train(inputs, targets, loss_fn, None, None, trace=False)
-        return _state_of(engine.layers.module, engine.loss)
+        result = engine.train(inputs, targets, loss_fn, None, None, trace=False)
+        return _state_of(engine.layers.module, result.loss)
     finally:
         engine.step, engine.check = step, check
         for parameter, gradient in zip(parameters, gradients, strict=True):

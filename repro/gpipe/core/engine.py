@@ -5,7 +5,6 @@ M micro-batches on its stages. At the end all ranks vote. A good step ends with 
 update. Any other step is undone, and then refused or taken again.
 """
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,12 +14,13 @@ from torch import nn
 from repro.gpipe.comm.control_channel import ControlChannel, Vote
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms
-from repro.gpipe.core.loss import Loss, MeanLoss, Metrics, refuse_foreign_modules, summed
+from repro.gpipe.core.loss import Loss, MeanLoss, refuse_foreign_modules, summed
 from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.rank_actions import RankActions
 from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.recorder import Recorder
 from repro.gpipe.core.replicas import Replicas
+from repro.gpipe.core.results import EvaluationResult, StepResult
 from repro.gpipe.core.run_layers import LayerRunner
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import Stage
@@ -30,7 +30,8 @@ from repro.gpipe.exact.guard import Finding, Guards, Outcome, raise_first
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import status
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.tree import Tree, to_device
+from repro.gpipe.schedule.timeline import Timeline
+from repro.gpipe.tree import Tree, gather, to_device
 
 _MOST_ATTEMPTS = 8  # of one step; a guard learns each thing once
 
@@ -40,12 +41,8 @@ class Engine:
 
     `all_ranks` connects the ranks of all replicas, which vote on a step before any of them updates.
     `check` compares the loss with that of the mini-batch. `foreign` are modules of the layers that
-    run on other ranks. After a step `loss` is the mean over the mini-batches of all replicas, and
-    `metrics` are summed over them. `current` is the step or evaluation that is running, or was the
-    last one.
+    run on other ranks. `step` is how many steps were done.
     """
-
-    current: Step
 
     def __init__(
         self,
@@ -63,9 +60,7 @@ class Engine:
         self.layers, self.runner, self.links, self.replicas = layers, runner, links, replicas
         self.channel, self.all_ranks = links.channel, all_ranks
         self.recorder = Recorder(runner.device)
-        self.step, self.loss = 0, math.nan
-        self.metrics: Metrics = {}
-        self.check = check
+        self.step, self.check, self._schedule = 0, check, schedule
         self._guards, self._foreign, self._input_forms = guards, foreign, Forms()
         self._micro_batches = schedule.micro_batches
         self._actions = RankActions(stages, links, schedule, self.recorder)
@@ -80,8 +75,8 @@ class Engine:
         scaler: GradScaler | None,
         *,
         trace: bool,
-    ) -> None:
-        """Do one training step; afterwards `loss` and `recorder` have its results."""
+    ) -> StepResult:
+        """Do one training step; every rank gets its result."""
         if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
             raise RefusedError("train_step inside torch.no_grad() or inference_mode(): leave it")
         self._follow(loss_fn, evaluate=False)
@@ -100,15 +95,22 @@ class Engine:
                 f"step {self.step}: a layer changes something else each time that it runs, which "
                 "recomputation needs to put back; build the Pipeline with checkpoint='never'"
             )
-        self.loss, self.metrics = step.loss, {}
-        if step.has_metrics:
-            self.metrics = summed(self.all_ranks.all_gather(step.metrics))
+        metrics = summed(self.all_ranks.all_gather(step.metrics) if step.has_metrics else [])
         started = self.recorder.now()
         step.update()
         if optimizer is not None:
             self.recorder.span("U", self.channel.rank, -1, started)
         self._flush()
         self.step += 1
+        # On the clock of the first rank of all.
+        offset = self.all_ranks.clock_offset(self.step)
+        spans, timeline = self.recorder.finish(), None
+        if trace:
+            spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
+            of_all = tuple(s for of_rank in self.channel.all_gather(spans) for s in of_rank)
+            timeline = Timeline(of_all, self._schedule.stages, self._schedule.stages_per_rank)
+        start, end = self.recorder.began + offset, self.recorder.ended + offset
+        return StepResult(step.loss, start, end, timeline, metrics)
 
     def _attempt(self, step: Step) -> Finding:
         """Do all actions and vote; what they changed is undone if the step is not good."""
@@ -133,8 +135,8 @@ class Engine:
             return step.agreed(self._agree, finding)
 
     @report_errors_to_all()
-    def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> None:
-        """Do the forwards of a mini-batch; afterwards `loss` and `current` have results."""
+    def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
+        """Do the forwards of a mini-batch; every rank gets the result."""
         self._follow(loss_fn, evaluate=True)
         step = self._begin(inputs, targets, loss_fn, evaluate=True, trace=False)
         problem = self.layers.container_problem
@@ -151,8 +153,9 @@ class Engine:
         for refusal, _, _ in of_ranks:
             if refusal:
                 raise RefusedError(refusal)
-        self.loss = of_ranks[-1][-1]
-        self.metrics = summed(metrics for _, metrics, _ in of_ranks)
+        outputs = [made for _, made in sorted(step.outputs.items())]
+        metrics = summed(metrics for _, metrics, _ in of_ranks)
+        return EvaluationResult(of_ranks[-1][-1], gather(outputs) if outputs else None, metrics)
 
     def _follow(self, loss_fn: Loss, *, evaluate: bool) -> None:
         """Look at the layers and the loss, which may be others than in the previous step."""
@@ -186,7 +189,6 @@ class Engine:
             step.mean_loss = MeanLoss(loss_fn, *batch, self._total, own, check)
         self._actions.begin_step(step)
         self.recorder.span("setup", self.channel.rank, -1, started)
-        self.current = step
         return step
 
     def _prepare_vote(self) -> None:

@@ -21,13 +21,13 @@ from repro.gpipe.core.compare import Comparison, compare
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.layers import Layer, as_layers, evaluation_mode, names
 from repro.gpipe.core.loss import Loss
-from repro.gpipe.core.results import EvaluationResult, StepResult, step_result
+from repro.gpipe.core.results import EvaluationResult, StepResult
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.errors import in_call
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.runtime.health import report_errors_to_all
-from repro.gpipe.tree import Tree, gather, refuse_unjoined
+from repro.gpipe.tree import Tree
 
 
 class Pipeline:
@@ -184,9 +184,9 @@ class Pipeline:
         self._refuse_update(optimizer, scaler)
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         with self.engine.runner.autocast_left():
-            self.engine.train(inputs, targets, loss_fn, optimizer, scaler, trace=trace)
+            result = self.engine.train(inputs, targets, loss_fn, optimizer, scaler, trace=trace)
         self._updated = optimizer is not None
-        return step_result(self.engine, self.schedule, trace=trace)
+        return result
 
     @report_errors_to_all()
     def _refuse_update(
@@ -232,20 +232,14 @@ class Pipeline:
         Arguments as of `train_step`.
         """
         with evaluation_mode(self.module), self.engine.runner.autocast_left():
-            self.engine.evaluate(inputs, targets, loss_fn)
-        joined = gather(self._outputs) if self.is_last else None
-        return EvaluationResult(self.engine.loss, joined, self.engine.metrics)
+            return self.engine.evaluate(inputs, targets, loss_fn)
 
     def predict(self, inputs: Tree) -> Tree | None:
         """Outputs [N, ...] in evaluation mode, without gradients; call it on every rank.
 
-        They are on the last rank, and None is on the others. Inputs as of `train_step`. A
-        ValueError reports outputs that do not have a row for each example.
+        They are on the last rank, and None is on the others. Inputs as of `train_step`.
         """
-        predicted = self.evaluate(inputs, None, lambda *_: torch.zeros(())).outputs
-        if self.is_last:
-            refuse_unjoined(self._outputs, self.engine.current.examples)
-        return predicted
+        return self.evaluate(inputs, None, lambda *_: torch.zeros(())).outputs
 
     @in_call
     @report_errors_to_all()
@@ -262,11 +256,6 @@ class Pipeline:
         """
         with self.engine.runner.autocast_left():
             return compare(self.engine, self.schedule, self.layer_names, inputs, targets, loss_fn)
-
-    @property
-    def _outputs(self) -> list[Tree]:
-        """The outputs of an evaluation's micro-batches, on the last rank."""
-        return [outputs for _, outputs in sorted(self.engine.current.outputs.items())]
 
     @in_call
     def save(

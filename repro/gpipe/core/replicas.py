@@ -71,12 +71,6 @@ class Replicas:
         """
         for bucket in _buckets([p for p in parameters if p.requires_grad]):
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-            for gradient in gradients:
-                if gradient.is_sparse:
-                    raise ValueError(
-                        f"a sparse gradient of shape {tuple(gradient.shape)} cannot be summed over "
-                        "replicas; use sparse=False in that layer, or replicas=1"
-                    )
             exist = gradients[0].new_tensor([p.grad is not None for p in bucket])
             flat = torch.cat([*(g.reshape(-1) for g in gradients), exist]).to(self._device)
             self._summed += flat.nbytes

@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.loss import Metrics
-from repro.gpipe.runtime.health import report_errors_to_all
-from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.gpipe.tree import Tree
 
@@ -50,16 +47,3 @@ class EvaluationResult:
     loss: float
     outputs: Tree | None
     metrics: Metrics = field(default_factory=dict)
-
-
-@report_errors_to_all()
-def step_result(engine: Engine, schedule: Schedule, *, trace: bool) -> StepResult:
-    """The result of the step that the engine has done, on the clock of the first rank of all."""
-    recorder, offset = engine.recorder, engine.all_ranks.clock_offset(engine.step)
-    spans, timeline = recorder.finish(), None
-    if trace:
-        spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
-        of_all = tuple(s for of_rank in engine.channel.all_gather(spans) for s in of_rank)
-        timeline = Timeline(of_all, schedule.stages, schedule.stages_per_rank)
-    start, end = recorder.began + offset, recorder.ended + offset
-    return StepResult(engine.loss, start, end, timeline, engine.metrics)
