@@ -50,7 +50,7 @@ def test_loads_in_place_and_bit_for_bit(tmp_path):
     optimizer.param_groups[0]["lr"] = torch.tensor(0.05)
     odd = torch.tensor([float("nan"), float("-inf"), -0.0, 1e-45])
     module.get_parameter("0.bias").data.copy_(odd)
-    put(tmp_path, module, optimizer, step=7, extra={"epoch": 2}, allow_nonfinite=True)
+    put(tmp_path, module, optimizer, step=7, extra={"epoch": 2})
     fresh = Adam(other.parameters(), lr=9.0, eps=1.0, foreach=True)
     parameters = list(other.parameters())
     restored = get(tmp_path, other, fresh)

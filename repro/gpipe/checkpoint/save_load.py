@@ -33,7 +33,6 @@ from repro.gpipe.checkpoint.optimizer_state import named_state, positional_state
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.layers import names
 from repro.gpipe.errors import RefusedError
-from repro.gpipe.exact.nonfinite import refuse_nonfinite
 from repro.io.files import write
 from repro.io.untrusted import open_regular, refuse_links, short
 
@@ -95,13 +94,8 @@ def save(
     extra: Mapping[str, Any] | None = None,
     *,
     step: int,
-    container_problem: str = "",
-    allow_nonfinite: bool = False,
 ) -> None:
-    """Write a checkpoint in place of the former one; call it on every stage of every replica.
-
-    `container_problem` is the reason why the layers are not the trained ones, or empty.
-    """
+    """Write a checkpoint in place of the former one; call it on every stage of every replica."""
     rank, module = holder.all_ranks.rank, holder.module
     path = folder / f"stage{rank}-{uuid4().hex}.pt"  # another name for each save
 
@@ -110,11 +104,7 @@ def save(
             return {}
         # All checks come before anything is written.
         refuse_links(folder, folder / INDEX, *folder.glob(".index*"), *folder.glob("stage*"))
-        if container_problem:
-            raise ValueError(container_problem)
         named = None if optimizer is None else named_state(optimizer, module)
-        if not allow_nonfinite:
-            refuse_nonfinite(module, optimizer)
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("x+b") as file:
             _write(file, path.name, model=dict(module.state_dict()), optimizer=named)

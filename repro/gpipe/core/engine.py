@@ -102,9 +102,8 @@ class Engine:
             self.recorder.span("U", self.channel.rank, -1, started)
         self._flush()
         self.step += 1
-        # On the clock of the first rank of all.
-        offset = self.all_ranks.clock_offset(self.step)
         spans, timeline = self.recorder.finish(), None
+        offset = self.all_ranks.clock_offset(self.step)  # to the clock of the first rank of all
         if trace:
             spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
             of_all = tuple(s for of_rank in self.channel.all_gather(spans) for s in of_rank)

@@ -123,7 +123,7 @@ class Pipeline:
         channel, self.device = self.engine.channel, self.engine.runner.device
         self.rank, self.replica = channel.rank, channel.replica
         self.is_first, self.is_last = channel.is_first, channel.is_last
-        self.balance, self._saves_nonfinite = self.cut.counts, "NonFinite" in without
+        self.balance = self.cut.counts
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 
     def __repr__(self) -> str:
@@ -272,22 +272,13 @@ class Pipeline:
             extra: tensors, numbers, strings, lists, tuples and dicts of yours, such as the epoch.
 
         Raises:
-            ValueError: on every rank, such as for a full disk, or if what would be saved is inf or
-                nan and that is not allowed. The former checkpoint stays.
+            ValueError: on every rank, such as for a full disk. The former checkpoint stays.
         """
         gather_state = getattr(optimizer, "consolidate_state_dict", None)
         if gather_state is not None:
             # ZeroRedundancyOptimizer: the first replica, which saves, gets the state of all.
             gather_state()
-        save_load.save(
-            self._holder,
-            Path(folder),
-            optimizer,
-            extra,
-            step=self.engine.step,
-            container_problem=self.engine.layers.container_problem,
-            allow_nonfinite=self._saves_nonfinite,
-        )
+        save_load.save(self._holder, Path(folder), optimizer, extra, step=self.engine.step)
 
     @in_call
     def load(

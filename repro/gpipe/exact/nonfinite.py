@@ -1,4 +1,4 @@
-"""Whether tensors are finite: all gradients of each step, and what a checkpoint would save."""
+"""Whether tensors are finite: all gradients of each step."""
 
 import math
 from collections import defaultdict
@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from repro.gpipe.exact.batchnorm import owns
 from repro.gpipe.exact.guard import Finding, Guard, Outcome
 from repro.gpipe.runtime.status import status
 from repro.gpipe.tree import flatten
@@ -66,29 +64,6 @@ def real_values(tensor: Tensor) -> Tensor:
         values = values.resolve_neg()
     # Autograd returns lazy conjugates, which cannot be viewed as real numbers.
     return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
-
-
-def refuse_nonfinite(module: nn.Module, optimizer: Optimizer | None) -> None:
-    """Raise a ValueError if a checkpoint would hold inf or nan, which must not replace a good one.
-
-    Looked at is what training changes: weights, running statistics, optimizer state. Other buffers
-    may be infinite, such as masks.
-    """
-    tensors: list[tuple[str, object]] = []
-    for name, parameter in module.named_parameters():
-        tensors += [(name, parameter)] if parameter.requires_grad else []
-        state = {} if optimizer is None else optimizer.state.get(parameter, {})
-        tensors += [(f"{key} of {name} in the optimizer", value) for key, value in state.items()]
-    for path, part in module.named_modules():
-        for key, buffer in part.named_buffers(recurse=False):
-            if owns(part, key):
-                tensors.append((f"{path}.{key}".lstrip("."), buffer))
-    for name, tensor in tensors:
-        if isinstance(tensor, Tensor) and not is_finite(tensor):
-            raise ValueError(
-                f"{name} is inf or nan, so the checkpoint would be no good; lower the learning "
-                "rate and load the last checkpoint, which stays; without=['NonFinite'] saves it"
-            )
 
 
 class NonFinite(Guard):
