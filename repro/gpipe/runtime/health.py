@@ -186,6 +186,7 @@ def collectives_end_soon() -> Iterator[None]:
     The other stages cannot come to it: they wait for this one. So it raises after SILENCE.
     """
     gloo: Any = distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    gloo = getattr(gloo, "wrapped_pg", gloo)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
     before = gloo.options._timeout
     gloo._set_default_timeout(timedelta(seconds=SILENCE))
     try:
