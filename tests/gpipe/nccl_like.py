@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from repro.gpipe.comm import links
-from repro.gpipe.comm.control_channel import TIMEOUT, ControlChannel
+from repro.gpipe.comm.control_channel import TIMEOUT
 from repro.gpipe.comm.link import Link
+from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.transport import TAGS, Nccl
 
 _HEADS, _HELLO, _READY, _DATA = 100, 200, 300, 400  # added to gloo's tag of a direction
@@ -57,17 +57,15 @@ class NcclLike(Nccl):
         self._communicator.shutdown()
 
 
-def connect(
-    channel: ControlChannel, neighbour: int, of: str, device: torch.device, **_: object
-) -> Link:
-    return NcclLike(channel.world_rank(neighbour), TAGS[of])
+def connect(links: Links, neighbour: int, of: str, *, outgoing: bool) -> Link:
+    return NcclLike(links.channel.world_rank(neighbour), TAGS[of])
 
 
 @contextmanager
 def over(transport: str) -> Iterator[str]:
-    """The argument of Pipeline; what takes the place of `links.connect` if it is not ours."""
+    """The argument of Pipeline; what takes the place of `Links._connect` if it is not ours."""
     if transport != "nccl-like":
         yield transport
         return
-    with mock.patch.object(links, "connect", connect):
+    with mock.patch.object(Links, "_connect", connect):
         yield "auto"

@@ -1,14 +1,4 @@
-"""Links between neighbouring ranks: activations go from rank r to r+1, gradients back.
-
-The kind of a link depends on where the two ranks are:
-
-    shared memory   tensors on the CPU, both ranks on one host: the sender makes the only copy
-    gloo            tensors on the CPU, any two hosts
-    NCCL            every rank has its own GPU: one communicator for each link, so that a receive
-                    does not block a send
-    host-staged     ranks that share a GPU: through pinned host memory and gloo, with the copies
-                    on a CUDA stream of their own
-"""
+"""Links over torch.distributed: gloo, NCCL, and gloo with the tensors of a GPU."""
 
 import ctypes
 from collections import deque
@@ -22,8 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from repro.gpipe.comm import shm
-from repro.gpipe.comm.control_channel import TIMEOUT, ControlChannel, post, wait
+from repro.gpipe.comm.control_channel import TIMEOUT, post, wait
 from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.message import Form, Message, aligned, dense, elements, received, tensors_in
 from repro.gpipe.runtime.clock import wait_until
@@ -31,7 +20,6 @@ from repro.gpipe.runtime.status import reaching, status
 
 TAGS = {"F": 1, "B": 2}  # gloo's, of activations and gradients; control_channel.CONTROL is another
 _MORE = 3  # added to one of them: the tag of what follows a message that announces it
-TRANSPORTS = ("auto", "shm", "gloo")
 # Before the tensors of a message over gloo: bytes of the message that follows in place of this one,
 # or 0; bytes of the form between this header and the tensors, or 0; and when the
 # message may be used.
@@ -267,48 +255,3 @@ def nccl_pairs(world: int, ring: int = 0) -> dict[tuple[int, int, int], dist.Pro
     return {  # pyright: ignore[reportReturnType]
         link: dist.new_group(sorted(link[:2]), backend="nccl", timeout=TIMEOUT) for link in links
     }
-
-
-def connect(
-    channel: ControlChannel,
-    neighbour: int,
-    of: str,
-    device: torch.device,
-    *,
-    outgoing: bool,
-    transport: str,
-    same_host: bool,
-    ring: bool = False,
-) -> Link:
-    """Make one direction; the neighbour must make its end at the same point of its own program.
-
-    `of` is "F" for a link of activations, "B" for one of gradients.
-    "auto" takes the fastest kind that is possible; "shm" takes shared memory only; "gloo" takes
-    gloo only, with tensors of a GPU copied through pinned host memory. In a ring the last rank is
-    also linked to the first.
-    """
-    peer, tag = channel.world_rank(neighbour), TAGS[of]
-    if device.type == "cuda" and transport != "gloo" and "nccl" in dist.get_backend_config():
-        rank, world = channel.world_rank(channel.rank), dist.get_world_size()
-        if ring and world % channel.ranks:
-            raise ValueError(
-                f"stages={channel.ranks}: with several stages on each rank, NCCL needs all {world} "
-                "processes in pipelines; start a multiple of them, or try transport='gloo'"
-            )
-        pair = (rank, peer) if outgoing else (peer, rank)
-        groups = nccl_pairs(world, channel.ranks if ring else 0)
-        return Nccl(peer, tag, groups[*pair, tag], device)
-    if device.type != "cpu":
-        return Staged(peer, tag, device)
-    if transport == "shm" and not same_host:
-        raise ValueError(
-            f"transport='shm': ranks {channel.rank} and {neighbour} share no Linux host; try 'auto'"
-        )
-    if transport == "gloo" or not same_host:
-        return Gloo(peer, tag)
-    if outgoing:
-        return shm.Sender(channel.recv_object(neighbour), peer)
-    receiver = shm.Receiver(peer)
-    channel.send_object(receiver.address, neighbour)
-    receiver.accept()
-    return receiver
