@@ -10,13 +10,13 @@ __version__ = "0.1.0"
 
 
 def results(folder: Path | str = "results") -> "pd.DataFrame":
-    """Everything recorded under a folder: a row for each run and round, see docs/cli.md.
+    """Everything recorded under a folder: a row for each run, see docs/cli.md.
 
     Raises:
         ValueError: one line, if nothing is recorded there.
     """
     # Only now, since `repro --help` and `repro.gpipe` need none of it.
-    from repro.harness.frame import rounds_frame
+    from repro.harness.frame import all_runs
     from repro.harness.results import load_recorded
 
-    return rounds_frame(load_recorded(Path(folder)))
+    return all_runs(load_recorded(Path(folder))).infer_objects()

@@ -21,7 +21,7 @@ def print_answer(
     """Print an answer: what a terminal shows of it, or its fields as one JSON object.
 
     A terminal shows these in their order, but for empty ones: a text takes a line, a list of lines,
-    each column -> text, is a table, and a drawing is below its name. In JSON dataclasses are
+    each column -> text, is a table below its name. In JSON dataclasses are
     objects, and numbers that are not finite are null.
     """
     if as_json:
@@ -36,19 +36,17 @@ def same(value: object, *names: str) -> dict[str, Any]:
 
 def _parts(shown: Mapping[str, Any]) -> "list[RenderableType]":
     from rich.table import Table
-    from rich.text import Text
 
     parts: list[RenderableType] = []
     texts: Table | None = None  # those since the last table
     for name, value in shown.items():
         if value is None or value == []:
             continue
-        is_block = isinstance(value, list | Text)
-        if parts and (texts is None or is_block):
+        is_table = isinstance(value, list)
+        if parts and (texts is None or is_table):
             parts.append("")
-        if is_block:
-            is_table = isinstance(value, list)
-            parts += [name, table_of(value, wrapped=[*value[0]][-1:]) if is_table else value]
+        if is_table:
+            parts += [name, table_of(value, wrapped=[*value[0]][-1:])]
             texts = None
             continue
         if texts is None:

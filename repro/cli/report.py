@@ -2,20 +2,16 @@
 
 import dataclasses
 from collections import Counter
-from dataclasses import replace
-from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from repro.cli.answers import print_answer, same
+from repro.cli.answers import print_answer
 from repro.cli.options import parse
-from repro.harness import progress, run_table
-from repro.harness.results import GIB, Results, Round, Run, find_run, load_beside, load_recorded
-from repro.harness.spec import assigned
+from repro.harness import run_table
+from repro.harness.results import Results, load_beside, load_recorded
 from repro.harness.terminal import show
-from repro.harness.text import EMPTY, percent, ranged, seconds, size
 from repro.harness.wandb import PROJECT, settings, workspace
 from repro.io.untrusted import did_you_mean, message, short
 
@@ -23,9 +19,8 @@ if TYPE_CHECKING:
     from repro.report.page import Page
 
 REFERENCE = Path("results/reference"), Path("plots/reference")
-_WIDTH = 72  # of the timeline of a step
 # Questions that are answered one at a time.
-_QUESTIONS = ("runs", "run", "wandb", "reference", "with")
+_QUESTIONS = ("runs", "wandb", "reference", "with")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +39,6 @@ class ReportOptions:
     """also show the results in this folder, which another machine recorded; repeatable"""
     runs: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[EXPERIMENT ...]")] = None
     """only list the recorded runs, of these experiments or of all"""
-    run: Annotated[str | None, tyro.conf.arg(metavar="RUN")] = None
-    """only show one run, by its id or a unique part of it: settings, rounds, its median step"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print the runs of --runs with all their settings as one JSON object"""
     wandb: tyro.conf.FlagCreatePairsOff[bool] = False
     """only make a workspace in Weights & Biases that shows the runs which were sent there"""
 
@@ -60,13 +51,8 @@ def main(arguments: list[str]) -> int:
     questions = [f"--{name}" for name in _QUESTIONS if name in given]
     if len(questions) > 1:
         raise ValueError(f"{' and '.join(questions)}: each is a report of its own; give one")
-    if options.json and options.runs is None:
-        raise ValueError("--json: prints the runs of --runs; give that too")
-    if options.run is not None:
-        results, run = find_run(options.run, options.results)
-        show_run(results, run)
-    elif options.runs is not None:
-        show_runs(_of(options.runs, load_recorded(options.results)), options)
+    if options.runs is not None:
+        show_runs(load_recorded(options.results), options.runs)
     elif options.wandb:
         print(f"workspace: {_push(load_recorded(options.results), options.results)}")
     else:
@@ -99,33 +85,16 @@ def show_verdicts(page: "Page") -> None:
         print_answer({"the paper's questions": answers, "every claim": page.plots / "verdicts.md"})
 
 
-def _of(names: tuple[str, ...], results: Results) -> Results:
-    """The results of these experiments; of all where none is named."""
+def show_runs(results: Results, names: tuple[str, ...]) -> None:
+    """Print a line for each run of the named experiments, or for each experiment if none is."""
     known = results.by_experiment
     for name in (name for name in names if name not in known):
         raise ValueError(
             f"--runs {short(name, quote=False)}: recorded are {', '.join(known)}"
             f"{did_you_mean(name, known)}"
         )
-    return replace(
-        results, runs=[run for run in results.runs if run.experiment in (names or known)]
-    )
-
-
-def show_runs(results: Results, options: ReportOptions) -> None:
-    """Print a line for each run of the named experiments, or for each experiment if none is."""
-    if options.json:
-        runs = [
-            {"run": run.id, "recorded": "/".join(run.place), "status": str(run.status)}
-            | run.spec.plain()
-            | same(run, "step_s", "throughput", "idle_over_total")
-            | {"peak_bytes": [round(GIB * peak) for peak in run.peak_gib_per_stage]}
-            for run in results.runs
-        ]
-        print_answer({}, {"runs": runs}, as_json=True)
-    elif options.runs:
-        show(run_table.recorded(results.runs, results))
-        print("\n`repro report --run RUN` shows one with its median step")
+    if names:
+        show(run_table.recorded([run for run in results.runs if run.experiment in names], results))
     else:
         count = Counter(run.place for run in results.runs)
         done = Counter(run.place for run in results.runs if run.done)
@@ -135,40 +104,6 @@ def show_runs(results: Results, options: ReportOptions) -> None:
         ]
         print_answer({"recorded": rows})
         print("\n`--runs EXPERIMENT` lists the runs of one")
-
-
-def show_run(results: Results, run: Run) -> None:
-    """Settings, numbers and rounds of a run, and the timeline of its median step."""
-    rest = {n: v for n, v in run.spec.plain().items() if n not in ("model", "model_args")}
-    rounds = [{"round": each.name, **_timed(each)} for each in run.rounds]
-    shown: dict[str, Any] = {
-        "run": run.id,
-        "recorded": "/".join(run.place),
-        "model": f"{run.model} {assigned(run.spec.model_args)}",
-        "settings": short(assigned(rest), 500, quote=False),
-        "differs in": run.differs_in or None,
-        "device": run.device or None,
-        "commit": run.commit or None,
-        "status": run.status,
-        **_timed(run),
-        "throughput": ranged(run.throughput, unit=run.unit) if run.step_s > 0 else None,
-        "peak": size(GIB * run.peak_gib_max) if run.peak_gib_per_stage else None,
-        "largest model": run.size or None,
-        "on test data": assigned(run.newest.get("metrics", {})) or None,
-        "rounds": rounds,
-    }
-    timeline = results.timeline(run)
-    if timeline is not None:
-        shown[f"median step: {progress.LEGEND}"] = progress.gantt(timeline, _WIDTH)
-    print_answer(shown)
-
-
-def _timed(of: Run | Round) -> dict[str, str]:
-    step, idle = of.step_s, of.idle_over_total
-    return {
-        "step": EMPTY if isnan(step) else seconds(step),
-        "idle": EMPTY if isnan(idle) else percent(idle),
-    }
 
 
 def _push(results: Results, folder: Path) -> str:

@@ -16,7 +16,7 @@ from repro.cli.options import MiniBatch, named_by_flags
 from repro.costs import device
 from repro.costs.units import parse_bytes
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.harness import contention, machine
+from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.own_code import code_of
 from repro.harness.request import Request
@@ -187,30 +187,21 @@ def _timed_here(
     key = digest([name, args, at, here.count, here.precision, code])[:8]
     path = options.results / here.slug / f"layers-{slug(name)}-{key}.json"
     refuse_links(options.results, path)
-    kept, busy = None, False
+    kept = None
     with suppress(ValueError):  # there is none, or it is damaged
         kept = KeptLayers.model_validate(from_json(read_text(path, LARGE)))
     if kept is None or not kept.calibration.covers(N):
-        kept, busy = _time(name, args, K, N, here.device, at)
-        if not busy:  # times of a busy machine are for this command alone
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(kept.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        kept = _time(name, args, K, N, here.device, at)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(kept.model_dump_json(indent=1) + "\n", encoding="utf-8")
     model = build(name, **tilde_to_home(args))
     source = Calibrated(kept.calibration, model, options.optimizer, _link(options.link))
-    if busy:
-        source.error = None
-        source.why_no_error = "other processes computed while the layers were timed"
-    on = f"{at}; layers timed on {kept.date}" + ("" if busy else f", kept in {path}")
+    on = f"{at}; layers timed on {kept.date}, kept in {path}"
     return Chosen(model, args, source, on, kept=kept)
 
 
-def _time(
-    name: str, args: dict[str, Any], K: int, N: int, kind: str, at: str
-) -> tuple[KeptLayers, bool]:
-    """Time the layers in micro-batches of 1, 2, 4 and so on examples, to N or beyond.
-
-    The second value is whether other processes kept the machine busy meanwhile.
-    """
+def _time(name: str, args: dict[str, Any], K: int, N: int, kind: str, at: str) -> KeptLayers:
+    """Time the layers in micro-batches of 1, 2, 4 and so on examples, to N or beyond."""
     from repro.gpipe import StageError, launch
     from repro.harness.rehearsal import check
 
@@ -221,15 +212,12 @@ def _time(
     print(
         f"timing the layers of {name} ({assigned(args) or 'its defaults'}) on {at}", file=sys.stderr
     )
-    watch = contention.CpuShare()
     try:
         record = launch(time_layers, spec, kind, stages=K)[0][0]
     except StageError as error:
         first, *_traceback = str(error).splitlines()
         raise ValueError(f"model = {short(name)}: {first}") from None
-    busy = contention.is_busy(watch.share())
-    today = date.today().isoformat()
-    return KeptLayers(K=K, date=today, calibration=record.calibration), busy
+    return KeptLayers(K=K, date=date.today().isoformat(), calibration=record.calibration)
 
 
 def time_layers(spec: RunSpec, kind: str) -> Any:

@@ -37,7 +37,6 @@ class Source:
     command: str  # what a user types after `repro run`: a name, a path, or more
     function: Callable[..., Any]  # scale and further parameters -> Experiment
     parameters: tuple[inspect.Parameter, ...] = ()  # those besides the scale
-    accumulate: bool = False  # whether results add up over commands with different parameters
 
     def build(self, scale: Scale) -> Experiment:
         """The experiment at a scale; of those of one GPU only at what its `minutes` name.
@@ -53,6 +52,11 @@ class Source:
         if scale in SIZES_AT and scale in experiment.minutes:
             return self.function(scale=scale)
         return experiment
+
+    @property
+    def accumulate(self) -> bool:
+        """Whether results add up over commands, which may have different parameters."""
+        return bool(self.parameters)
 
     @property
     def about(self) -> str:
@@ -156,7 +160,7 @@ def _load(path: Path, name: str) -> Source:
             f"{path}: no function experiment(scale) in it; see experiments/sweep/runs.py for one"
         )
     others = tuple(p for p in parameters.values() if p.name != "scale")
-    return Source(name, function, others, accumulate=bool(others))
+    return Source(name, function, others)
 
 
 def _words(value: Any) -> list[str]:

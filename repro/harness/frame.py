@@ -1,6 +1,6 @@
-"""What was recorded, as pandas frames: a line for each run, or for each run and round.
+"""What was recorded, as pandas frames with a line for each run.
 
-Exhibits are made from `runs_frame` with groupby, pivot and merge. `repro.results` gives the other.
+Exhibits are made from `runs_frame` with groupby, pivot and merge. `repro.results` gives `all_runs`.
 """
 
 from collections.abc import Sequence
@@ -24,20 +24,8 @@ _ENDS = ("", "_ci_low", "_ci_high")
 # Attributes of a run that are columns of its line, besides the fields of its spec.
 _OF_RUN = (
     "experiment", "machine", "scale", "group", "id", "status", "done", "N", "device", "cut_by",
-    "commit", "unit", "step_s", "throughput", "idle_over_total", "idle_over_work", "peak_gib_max",
+    "commit", "unit", "step_s", "throughput", "idle_over_total", "peak_gib_max",
     "peak_gib_per_stage", "balance", "labels", "differs_in",
-)
-# Columns that together name a run.
-_NAMES = ("machine", "scale", "experiment", "run")
-# Columns of `rounds` that are attributes of a round.
-_OF_ROUND = (
-    "commit", "step_s", "throughput", "idle_over_total", "idle_over_work", "loss", "breakdown",
-    "load",
-)
-CSV_COLUMNS = (
-    "machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput",
-    "idle_over_total", "idle_over_work", "loss", "setup_s", "breakdown", "load", "model", "K", "M",
-    "N", "fidelity",
 )
 # Columns of `all_runs` that are fields of a spec and hardly ever differ.
 SETTINGS = (
@@ -48,42 +36,13 @@ COLUMNS = (
     "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",
     "checkpoint", "optimizer", "lr", "fidelity", "device", "status", "step_s", "throughput",
     *(f"{name}{end}" for name in _SPEEDUPS for end in _ENDS),
-    "idle_over_total", "idle_over_work", "peak_gib_max", "peak_gib_per_stage",
+    "idle_over_total", "peak_gib_max", "peak_gib_per_stage",
     "commit", "unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters",
     "machine", "scale", "group", *SETTINGS, "training",
 )
 # What `runs_frame` has besides.
 _OF_EXHIBIT = ("method", "where", "devices", "record", "spec", "run")
 # fmt: on
-
-
-def rounds_frame(results: Results) -> Frame:
-    """A line for each run and round, and one for a run without rounds.
-
-    Times are in seconds, throughputs in examples a second, memory in GiB; what is unknown is NaN.
-    Numbers of `rounds` are those of the round; all others, speedups among them, are the run's.
-    """
-    of_rounds = rounds(results)[[*_NAMES, "round", "setup_s", *_OF_ROUND]]
-    of_runs = all_runs(results)[[name for name in COLUMNS if name not in _OF_ROUND]]
-    frame = of_runs.infer_objects().merge(of_rounds, "left", on=[*_NAMES])
-    return frame[[*dict.fromkeys([*COLUMNS, *of_rounds])]]
-
-
-def rounds(results: Results) -> Frame:
-    """A line for each run and round, as plain values: rounds.csv.
-
-    All settings of a run are in runs.csv, on the line with the same machine, scale, experiment and
-    run.
-    """
-    lines = []
-    for run in results.runs:
-        settings = {name: getattr(run, name) for name in ("group", "model", "K", "M", "N")}
-        of_run = {**run.place._asdict(), "run": run.id, **settings, "fidelity": run.fidelity}
-        for round_ in run.rounds:
-            numbers = {name: getattr(round_, name) for name in _OF_ROUND}
-            own = {"round": round_.name, "setup_s": round_.values["setup_s"], **numbers}
-            lines.append(of_run | own)
-    return pd.DataFrame(lines, columns=[*CSV_COLUMNS])
 
 
 def run_line(results: Results, run: Run) -> dict[str, Any]:
@@ -97,8 +56,9 @@ def run_line(results: Results, run: Run) -> dict[str, Any]:
 
 
 def all_runs(results: Results) -> Frame:
-    """A line for each run, as plain values: runs.csv; units are those of `rounds_frame`.
+    """A line for each run, as plain values: runs.csv.
 
+    Times are in seconds, throughputs in examples a second, memory in GiB; what is unknown is NaN.
     A name that ends in _ci_low or _ci_high is one end of the 95 % interval of the quantity
     before it.
     """

@@ -174,7 +174,6 @@ class Journal:
         found: Mapping[str, Result],
         machine: Machine,
         times: tuple[str, str],
-        load: float | None = None,
         *,
         together: Iterable[str] = (),
         done: Iterable[str] = (),
@@ -185,7 +184,6 @@ class Journal:
         Args:
             found: run -> its result; runs that failed are left out.
             times: when the round started and ended, ISO 8601 in UTC.
-            load: share of the usable cores that other processes took; None where it is not known.
             together: the runs that were measured step against step.
             done: the runs that have all their rounds now.
             replacing: the runs whose earlier rounds do not count any more.
@@ -201,7 +199,6 @@ class Journal:
             commit=commit(),
             started=times[0],
             ended=times[1],
-            load=load,
             records=redact(records),
             spans={run: _digest(packed) for run, packed in spans.items()},
             together=list(together),

@@ -98,16 +98,10 @@ def default_scale() -> tuple[Scale, str]:
     return "laptop", f"the one usable GPU has less than {size(LARGE_GPU)}, so {on_cpu}"
 
 
-def cpus() -> set[int]:
-    """Those that this process may use: its affinity."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
 def cores() -> int:
     """CPU cores that this process may use: its affinity, limited by a container's quota."""
-    usable = len(cpus())
+    is_linux = hasattr(os, "sched_getaffinity")
+    usable = len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
     quota, _, period = of_container("cpu.max").partition(" ")
     return max(1, min(usable, int(quota) // int(period))) if quota.isdigit() else usable
 

@@ -80,7 +80,6 @@ class Source:
     memory: float | None = None  # bytes of a device; None where the layers are those of no device
     element_bytes = 4.0  # of parameters, activations and messages
     error: ErrorBar | None = None  # of a predicted step
-    why_no_error = "no step by such a profile was compared with a measured one"
 
     def __init__(
         self, model: Model | None, optimizer: str = "sgd", link: LinkSpeed | None = None
@@ -92,7 +91,8 @@ class Source:
     @property
     def range_text(self) -> str:
         """The range of a predicted step, for a user."""
-        return str(self.error or f"not known: {self.why_no_error}")
+        unknown = "not known: no step by such a profile was compared with a measured one"
+        return str(self.error or unknown)
 
     def layers(self, n: int, checkpoint: str) -> Profile:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What the terminal shows of a plan's progress during `repro run`, and of a step."""
+"""What the terminal shows of a plan's progress during `repro run`."""
 
 import time
 from collections import Counter
@@ -10,25 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from repro.gpipe.schedule.timeline import Timeline
-from repro.harness import contention
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.request import Status
 from repro.harness.spec import assigned
-from repro.harness.text import duration, percent
+from repro.harness.text import duration
 from repro.io.called import as_called
 from repro.io.redact import redact
 from repro.io.untrusted import short
 
-COLOURS = {
-    "F": "bold blue",
-    "R": "bold yellow",
-    "B": "bold green",
-    "I": "bold green",
-    "W": "bold magenta",
-    "U": "bold white",
-    "setup": "dim",
-}
 # Settings in the headline of a sweep.
 _HEADED = ("model", "model_args", "K", "M", "N", "D", "schedule", "checkpoint", "balance", "warmup")
 _TITLES = {
@@ -37,9 +26,6 @@ _TITLES = {
     "balance": "cut",
     "warmup": "warm-up steps",
 }
-LEGEND = (
-    "F forward, R recompute, B backward (I of inputs, W of weights), U update, s set-up, . idle"
-)
 
 
 class ProgressReporter:
@@ -57,7 +43,6 @@ class ProgressReporter:
         self._measured = self._planned = 0  # runs of rounds
         self._round = ""
         self._last_line = time.monotonic()
-        self._warned_busy = False
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -79,16 +64,6 @@ class ProgressReporter:
     def log(self, text: str) -> None:
         with self.log_file.open("a", encoding="utf-8") as file:
             file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {redact(text)}\n")
-
-    def load(self, share: float | None) -> None:
-        """Warn, once, if other processes take much of the CPU."""
-        if contention.is_busy(share) and not self._warned_busy:
-            self._warned_busy = True
-            self.warn(
-                f"this machine is busy: other processes take {percent(share)} of its usable cores, "
-                "so steps take longer and differ more; end them, or measure again later with "
-                "--force"
-            )
 
     def begin(self, plans: Sequence[Plan]) -> None:
         """Start the live line; workers start after this."""
@@ -179,18 +154,3 @@ def headline(runs: Sequence[PlannedRun]) -> str:
         texts = [assigned(v) or "default" if isinstance(v, dict) else str(v) for v in values]
         parts.append(f"{_TITLES.get(name, name)} {', '.join(dict.fromkeys(texts))}")
     return "; ".join(parts)
-
-
-def gantt(timeline: Timeline, width: int) -> Text:
-    """A line per rank: a letter for each slice of the step, `.` where the rank idled."""
-    text = Text()
-    total = timeline.step_time or 1.0
-    for rank in range(timeline.ranks):
-        text.append(f"    {timeline.row_name(rank)} |")
-        spans = timeline.on(rank)
-        for cell in range(width):
-            moment = timeline.start + (cell + 0.5) * total / width
-            kind = next((s.kind for s in spans if s.start <= moment < s.end), "")
-            text.append(kind[:1] or ".", style=COLOURS.get(kind, "dim"))
-        text.append("|\n" if rank < timeline.ranks - 1 else "|")
-    return text

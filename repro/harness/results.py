@@ -15,17 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.contention import BUSY, is_busy
 from repro.harness.journal import Journal, Place, journals
 from repro.harness.schema import Modelled, PlanEvent, RoundRecord, TrainRound, round_record
-from repro.harness.spec import TIMED, RunSpec, assigned, canonical, run_name
+from repro.harness.spec import RunSpec, assigned, canonical, run_name
 from repro.harness.statistics import Ratio, ratio
-from repro.harness.text import percent
 from repro.harness.vary import compared, differences
-from repro.io.untrusted import did_you_mean, refuse_links, short
 
 GIB = 2**30
-_MOST_LISTED = 5  # runs in a message
 
 
 def _median_of_steps(name: str) -> "cached_property[float]":
@@ -50,14 +46,11 @@ class Round:
     values: Mapping[str, Any]  # the record as plain values; `record` is the same with types
     N: int
     commit: str  # of the code that measured it
-    # Share of the usable cores that other processes took meanwhile, where a clock times the run.
-    load: float = math.nan
     together: bool = False  # whether step i is of block i, as the steps of other runs are
 
     # Medians over the steps of the round.
     step_s = _median_of_steps("step_s")
     idle_over_total = _median_of_steps("bubble_idle_over_total")
-    idle_over_work = _median_of_steps("bubble_idle_over_work")
 
     @cached_property
     def record(self) -> RoundRecord:
@@ -122,7 +115,6 @@ class Run:
     step_s = _median_of_rounds("step_s")
     throughput = _median_of_rounds("throughput")
     idle_over_total = _median_of_rounds("idle_over_total")
-    idle_over_work = _median_of_rounds("idle_over_work")
     unit = _of_newest("unit", "")  # of throughput
     labels = _of_newest("labels", {})  # what the model says of itself
     fit = _of_newest("fit", None)  # answer of a search for the largest model, see `schema.Fitted`
@@ -333,44 +325,6 @@ def load_beside(results: Path, others: Sequence[Path]) -> tuple[Results, list[st
     return of_journals(found), lines
 
 
-def find_run(text: str, results: Path) -> tuple[Results, Run]:
-    """A recorded run, with the results of its experiment; of the committed results last.
-
-    `text` is the run's id or a part of it, after as much of its place as tells it from others,
-    such as `table2/transformer-K2`. A ValueError says that it names no run, or several.
-    """
-    *place, part = text.strip("/").split("/")
-    ids: list[str] = []
-    refuse_links(results, results / "reference")
-    for folder in (results, results / "reference"):
-        loaded = load(folder)
-        ids += [run.id for run in loaded.runs]
-        of_place = [run for run in loaded.runs if set(place) <= set(run.place)]
-        matches = [run for run in of_place if part in (run.id, run.experiment)]
-        matches = matches or [run for run in of_place if part in run.id]
-        if len(matches) > 1:
-            names = ["/".join((*run.place, run.named)) for run in matches]
-            raise ValueError(
-                f"run = {short(text)}: names {len(names)} runs, such as "
-                f"{', '.join(names[:_MOST_LISTED])}; give more of one"
-            )
-        if matches:
-            journal = next(each for each in loaded.journals if each.place == matches[0].place)
-            return of_journals([journal]), matches[0]
-    raise ValueError(
-        f"run = {short(text)}: no run below {results} has this in its id"
-        f"{did_you_mean(part, ids) or '; `repro report --runs` lists them'}"
-    )
-
-
-def on_a_busy_machine(runs: Iterable[Run]) -> str:
-    """How many of the runs that a clock timed were disturbed, a sentence; empty if none was."""
-    timed = [run for run in runs if run.spec.timed and run.rounds]
-    busy = sum(any(is_busy(round_.load) for round_ in run.rounds) for run in timed)
-    taken = f"other processes took more than {percent(BUSY)} of the usable cores"
-    return f"Measured while {taken}: {busy} of {len(timed)} timed runs." if busy else ""
-
-
 def of_journals(found: list[Journal]) -> Results:
     runs: list[Run] = []
     for journal in found:
@@ -390,11 +344,9 @@ def run_of(journal: Journal, run: str, differs_in: str) -> Run:
     rounds = []
     for event in recorded:
         values = event.records[run]
-        # Only what a clock times can be disturbed.
-        load = event.load if spec.fidelity in TIMED and event.load is not None else math.nan
         N = (values.get("modelled") or {}).get("batch") or spec.N
         together = run in event.together
-        rounds.append(Round(event.round, values, N, event.commit, load, together))
+        rounds.append(Round(event.round, values, N, event.commit, together))
     status = str(journal.status(run))
     return Run(
         journal.place, run, journal.runs[run], spec, status, tuple(rounds), device, differs_in

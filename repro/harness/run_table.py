@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from repro.harness import contention, text
+from repro.harness import text
 from repro.harness.plan import Plan
 from repro.harness.results import Results, Run, of_journals
 from repro.harness.spec import PLAIN, RunSpec
@@ -24,8 +24,6 @@ _MARKS = {
     "recomputation, with its 95 % interval over blocks",
     " ~": "~: the interval spans 1, no difference is shown; more --rounds make it narrower",
     "in turn": "in turn: measured alone, not step against step",
-    " busy": f"busy: other processes took more than {text.percent(contention.BUSY)} of the usable "
-    "cores; --force measures those rounds again",
 }
 
 
@@ -88,8 +86,6 @@ def _row(run: Run, results: Results) -> dict[str, str]:
     def known(value: float, form: Callable[[float], str]) -> str:
         return "-" if isnan(value) else form(value)
 
-    busy = sum(contention.is_busy(round_.load) for round_ in run.rounds)
-    rounds = f"{len(run.rounds)}, {busy} busy" if busy else str(len(run.rounds))
     fits = run.size or "-"
     if not isnan(run.parameters):
         fits += f", {text.digits(run.parameters)} parameters"
@@ -106,6 +102,6 @@ def _row(run: Run, results: Results) -> dict[str, str]:
         "idle": known(run.idle_over_total, text.percent),
         "peak": known(2**30 * run.peak_gib_max, text.size),
         "fits": fits,
-        "rounds": f"{rounds}, in turn" if run.in_turn else rounds,
+        "rounds": f"{len(run.rounds)}{', in turn' if run.in_turn else ''}",
         "status": short(run.status, 60, quote=False),
     }

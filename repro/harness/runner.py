@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from repro.gpipe.runtime.group import torchrun
-from repro.harness.contention import CpuShare
 from repro.harness.cut import cut_key
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
@@ -152,7 +151,7 @@ class Rounds:
 
     def _round(self, number: int, members: list[PlannedRun]) -> None:
         """Measure runs once, and record what has a result."""
-        started, watch, journal = _now(), CpuShare(), self.plan.journal
+        started, journal = _now(), self.plan.journal
         for run in (run for run in members if run.id in self._failed):
             self.reporter.advance(run)
         runs = [run for run in members if run.id not in self._failed]
@@ -164,16 +163,12 @@ class Rounds:
         if not results:
             return
         results = with_predictions({run.id: run.spec for run in members}, results)
-        load = watch.share()
-        if any(run.spec.fidelity in TIMED for run in members):
-            self.reporter.load(load)
         done = [run for run in members if run.id in results and run.missing == number]
         journal.commit(
             self.group,
             results,
             self.plan.machine,
             (started, _now()),
-            load,
             together=together,
             done=[run.id for run in done],
             replacing=sorted(self._replaced & results.keys()),

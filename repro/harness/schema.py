@@ -134,7 +134,6 @@ class TrainRound(_Round):
     step_s: list[Seconds]
     loss: list[Measure]  # empty where a simulation computes none
     bubble_idle_over_total: Annotated[list[Measure], Field(min_length=1)]  # idle over K x step
-    bubble_idle_over_work: Annotated[list[Measure], Field(min_length=1)]  # idle over busy time
     breakdown: dict[str, Measure]  # part -> share of K x step
     modelled: Modelled | None = None  # of simulated steps
     # Way -> seconds of a measured step, simulated from layer times of the same round with the run's
@@ -278,8 +277,6 @@ class RoundEvent(_Recorded):
     commit: str  # of the code
     started: str  # ISO 8601, in UTC
     ended: str
-    # Share of the usable cores that other processes took, see `harness.contention`.
-    load: Annotated[float, Field(ge=0, le=1)] | None
     records: dict[Name, Annotated[Any, AfterValidator(_checked)]]  # run -> its record
     spans: dict[Name, Digest]  # run -> digest of the file with the spans of its median step
     done: list[str]  # the runs that have all their rounds with this one

@@ -41,7 +41,7 @@ _OF_ONE_RUN = re.compile(
 # W&B keeps nothing about the machine, the code and the job, whose variables would be the config.
 _OFF = ("disable_git", "disable_code", "sagemaker_disable")
 _OFF += ("x_disable_machine_info", "x_disable_meta", "x_disable_stats")
-_TIMED = ("step_s", "throughput", "idle_over_total", "idle_over_work")  # of a round and of a run
+_TIMED = ("step_s", "throughput", "idle_over_total")  # of a round and of a run
 # Columns of a run that are results; the others are settings.
 _NUMBERS = (*_TIMED, "peak_gib_max", *(name for name in COLUMNS if name.startswith("speedup_vs_")))
 # Columns that the workspace draws over M, a line for each K, and the names of the panels.

@@ -15,7 +15,7 @@ from typing import Any
 from markupsafe import Markup
 
 from repro.harness.catalog import in_order
-from repro.harness.frame import COLUMNS, CSV_COLUMNS
+from repro.harness.frame import COLUMNS
 from repro.harness.results import Results
 from repro.io import files
 from repro.io.untrusted import refuse_linked_files
@@ -28,7 +28,7 @@ from repro.report.sections import Section, as_text, section_of, with_code
 from repro.report.table import Table, cell, csv_text
 
 STYLES = ("page.css", "first_screen.css")
-_PLACE = ("machine", "scale", "experiment")  # by which runs.csv and rounds.csv are sorted
+_PLACE = ("machine", "scale", "experiment")  # by which runs.csv is sorted
 
 
 def write(results: Results, plots: Path) -> "Page":
@@ -79,17 +79,16 @@ class Page:
         return self.sections[name]
 
     def _write_lists(self, every: Sequence[Section], claims: Table | None) -> None:
-        """The verdicts, runs.csv and rounds.csv."""
+        """The verdicts and runs.csv."""
         # Verdicts of an earlier report must not stay where this one has none.
         for kind in ("csv", "md"):
             (self.plots / f"{verdicts.NAME}.{kind}").unlink(missing_ok=True)
         if claims:
             claims.write(self.plots)
-        for name, columns in (("runs", COLUMNS), ("rounds", CSV_COLUMNS)):
-            rows = [row for section in every for row in section[name]]
-            rows.sort(key=lambda row: [row[part] for part in _PLACE])
-            listed = csv_text({column: [row[column] for row in rows] for column in columns})
-            (self.plots / f"{name}.csv").write_text(listed, encoding="utf-8")
+        rows = [row for section in every for row in section["runs"]]
+        rows.sort(key=lambda row: [row[part] for part in _PLACE])
+        listed = csv_text({column: [row[column] for row in rows] for column in COLUMNS})
+        (self.plots / "runs.csv").write_text(listed, encoding="utf-8")
 
     def _rendered(self, results: Results, every: Sequence[Section], claims: Table | None) -> str:
         sections = [section for section in every if section["is_shown"]]

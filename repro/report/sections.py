@@ -7,8 +7,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from repro.harness.frame import rounds
-from repro.harness.results import Results, Run, on_a_busy_machine
+from repro.harness.results import Results, Run
 from repro.report.compare import of_exhibits
 from repro.report.declared import words_of
 from repro.report.figures import draw, trace
@@ -28,13 +27,11 @@ def section_of(results: Results, name: str, plots: Path) -> Section:
     there are the claims and how it is measured.
     """
     every = results.by_experiment.get(name, [])
-    alone = replace(results, runs=every)
     made: Section = {
         "name": name,
         "claims": claims_of(results, name),
         "commands": _commands(results, name) or [f".venv/bin/repro run {name}"],
-        "runs": runs(alone).to_dict("records"),
-        "rounds": rounds(alone).to_dict("records"),
+        "runs": runs(replace(results, runs=every)).to_dict("records"),
         "is_open": _is_open(every),
         "is_shown": bool(every) and not _is_open(every),
     }
@@ -53,7 +50,7 @@ def _shown(results: Results, name: str, plots: Path) -> Section:
         # Of what is no table or figure of v5, the title alone.
         "title": f"{listing.paper}: {title}" if is_exhibit else title,
         "question": words.question,
-        "notes": [*filter(None, (on_a_busy_machine(runs), _in_turn(runs)))],
+        "in_turn": _in_turn(runs),
         "tables": tables_of(results, name),
         "figures": draw(results, name, plots),
         "steps": measured_steps(results, name),

@@ -46,7 +46,6 @@ def metrics(seconds: float, K: int, **changed: Any) -> RoundRecord:
         "step_s": [seconds, seconds, 2 * seconds],
         "loss": [1.0],
         "bubble_idle_over_total": [0.25],
-        "bubble_idle_over_work": [0.5],
         "breakdown": {"computation": 1.0},
         "peak_bytes": [2**30] * K,
         "balance": [4 // K] * K,

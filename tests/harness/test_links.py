@@ -16,15 +16,9 @@ from repro.io import lock
 SMALL = "--model transformer --model-args L=2 d=16 H=16 heads=2 V=16 T=8 --K 1 --M 1 --N 8"
 SWEEP = f"sweep {SMALL} --checkpoint never --rounds 1 --scale smoke"
 REPORTS = [f"run {SWEEP} --plots plots", "report"]
-VERBS = [
-    *REPORTS,
-    f"run {SWEEP} --force",
-    f"plan {SWEEP}",
-    "report --runs",
-    "report --run sweep/transformer",
-]
+VERBS = [*REPORTS, f"run {SWEEP} --force", f"plan {SWEEP}", "report --runs"]
 LATER = [  # what other runs would make; {0} is the machine's folder
-    *("{0}/smoke/logs", "{0}/smoke/sweep/timelines/x", "results/reference", "results/wandb"),
+    *("{0}/smoke/logs", "{0}/smoke/sweep/timelines/x", "results/wandb"),
     "results/run.log",
     *("results/wandb/cache/wandb", "results/wandb/data/artifacts"),
     *("plots/claims.csv", "plots/sweep_speedup.png"),

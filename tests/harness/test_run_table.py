@@ -3,11 +3,8 @@
 import io
 from pathlib import Path
 
-import pytest
 from fakes import FakeWorkers, experiment, measure, spec
 
-from repro.harness import contention
-from repro.harness.frame import rounds as rounds_table
 from repro.harness.frame import runs_frame
 from repro.harness.results import load
 from repro.harness.sizes import controls_at
@@ -15,12 +12,6 @@ from repro.harness.spec import Experiment
 from repro.harness.text import TIMES
 
 POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests may run beside anything."""
-    monkeypatch.setattr(contention.CpuShare, "share", lambda self: 0.0)
 
 
 def ended(results: Path, of: Experiment, workers: FakeWorkers | None = None) -> str:
@@ -51,14 +42,3 @@ def test_controls_have_no_row(tmp_path: Path):
     printed = ended(tmp_path, experiment(*POINTS, *controls_at("laptop", POINTS[2])))
     assert printed[printed.rindex("\nrun ") :].count("transformer-K") == 4
     assert len(runs_frame(load(tmp_path))) == 4
-
-
-def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    shares = iter([0.0, 0.55, 0.3])  # of three rounds
-    monkeypatch.setattr(contention.CpuShare, "share", lambda self: next(shares))
-    printed = ended(tmp_path, experiment(*POINTS, rounds=3))
-    assert printed.count("this machine is busy: other processes take ") == 1
-    assert printed.count("  3, 2 busy") == len(POINTS)
-    assert "busy: other processes took more than 10.0 % of the usable cores" in printed
-    loads = rounds_table(load(tmp_path)).groupby("round")["load"].first()
-    assert loads.tolist() == [0.0, 0.55, 0.3]

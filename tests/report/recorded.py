@@ -114,7 +114,6 @@ def record(timeline: Timeline, schedule: Schedule, **changed: Any) -> RoundRecor
         "step_s": [timeline.step_time],
         "loss": [],
         "bubble_idle_over_total": [timeline.idle_over_total],
-        "bubble_idle_over_work": [timeline.idle_over_work],
         "breakdown": breakdown(timeline, schedule),
         "peak_bytes": None,
         "balance": [1] * timeline.stages,

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from repro.harness.results import on_a_busy_machine
 from repro.report.declared import report_of
 from repro.report.sections import section_of
 
@@ -16,17 +15,6 @@ def test_a_missing_training_is_named_by_its_arm(reference, tmp_path):
     (line,) = section["missing"]
     assert line.startswith("translation: planned: equal updates, N=8, ")
     assert line.count("equal updates, N=8, ") == 1
-
-
-def test_runs_that_were_timed_on_a_busy_machine_are_counted(reference):
-    run = next(run for run in reference.by_experiment["bubble"] if run.fidelity == "measured")
-    idle, busy = (
-        replace(run, rounds=tuple(replace(each, load=load) for each in run.rounds))
-        for load in (0.0, 0.3)
-    )
-    said = "took more than 10.0 % of the usable cores: 1 of 2 timed runs"
-    assert said in on_a_busy_machine([idle, busy])
-    assert on_a_busy_machine(reference.by_experiment["consistency"]) == "", "none is timed"
 
 
 @pytest.mark.parametrize("name", ["", "mine", "sweep", "..", "table2.why", "table2/../table1"])

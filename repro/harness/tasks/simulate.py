@@ -35,7 +35,6 @@ def simulated(spec: RunSpec, device: str) -> Result:
         step_s=[found.step_s] if n else [],
         loss=[],
         bubble_idle_over_total=[timeline.idle_over_total if n else None],
-        bubble_idle_over_work=[timeline.idle_over_work if n else None],
         breakdown={**breakdown(timeline, spec.make_schedule())} if n else {},
         peak_bytes=found.peaks,
         balance=list(found.counts),

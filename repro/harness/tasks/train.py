@@ -165,7 +165,6 @@ class Training:
             step_s=self.seconds,
             loss=[step.loss for step in self._steps],
             bubble_idle_over_total=[each.idle_over_total for each in timelines] or [None],
-            bubble_idle_over_work=[each.idle_over_work for each in timelines] or [None],
             breakdown={name: statistics.mean(part[name] for part in parts) for name in parts[0]},
             balance=list(self.balance),
             **method.asynchrony(),
