@@ -40,9 +40,8 @@ def test_a_sweep_from_end_to_end(tmp_path, capfd, monkeypatch):
     sweep[sweep.index("L=2")] = "L=3"
     assert main(sweep) == 0
     output = capfd.readouterr().out
-    settings = "sizes L=3, forward_s=0.01, backward_s=0.02; K 1, 2; M 1, 4; N 8; D 1"
     passed = "passed: 3 of 3 runs are done"
-    for words in ("3 runs at scale smoke", "over K=1", passed, f"sweep: model timed; {settings}"):
+    for words in ("3 runs at scale smoke", "over K=1", passed):
         assert words in output
     rows = all_runs(load(tmp_path)).set_index("K")
     assert rows["status"].tolist() == ["done"] * 3  # and plain training
@@ -97,14 +96,12 @@ def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd,
     [
         ("run tabel2", ["experiment = 'tabel2'", "did you mean 'table2'", "repro list"]),
         ("rnu", ["verb = 'rnu'", "did you mean 'run'"]),
-        ("why x", ["`repro why` was removed: ", "`repro report --run RUN`"]),
         ("predict timed --N 0", ["--N 0: allowed is 1 to 1,048,576"]),
         ("predict timed L=2", ["an argument of the model goes behind --model-args, as L=2"]),
         ("report extra", ["extra; no name is needed here"]),
-        ("run sweep --K 0", ["error: --K 0: must be at least 1"]),
+        ("run sweep --K 0", ["error: K = 0: must be at least 1"]),
         ("run sweep --model-args L=x", ["L='x': must be a whole number; try L=48, the default"]),
-        ("report --runs --run x", ["--runs and --run: each is a report of its own; give one"]),
-        ("report --with sent --reference", ["--reference and --with: each"]),
+        ("report --runs --wandb", ["--runs and --wandb: each is a report of its own; give one"]),
         ("sweep", ["verb = 'sweep'", "try `repro run sweep`"]),
         ("run mine.py", ["mine.py", "path of a .py file"]),
         ("run table2 --rounds 0", ["--rounds 0: allowed is 1 to 1,000,000"]),
@@ -124,8 +121,8 @@ def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd,
         ("plan table2 --only K", ["--only K: no value; write K=VALUE, such as K=2"]),
         ("run sweep --method gpip", ["rows; did you mean 'gpipe'"]),
         ("run sweep --method tensor --K 1", ["devices = 1", "over 2 or more; try --K 2"]),
-        ("run sweep --method gpipe --D 2", ["error: --D 2 with --method gpipe: "]),
-        ("run sweep --schedule interleaved-1f1b", ["try --stages-per-rank 2"]),
+        ("run sweep --method gpipe --D 2", ["error: D = 2 with method = gpipe: "]),
+        ("run sweep --schedule interleaved-1f1b", ["try stages_per_rank=2"]),
         (
             "run sweep --method tensor --K 2 --model amoebanet-d",
             ["model = 'amoebanet-d' with tensor_parallel = 2", "tensor_plan", "'transformer'"],
@@ -186,10 +183,8 @@ def test_scale_paper_says_what_it_takes_and_asks(tmp_path, capfd, monkeypatch: p
     monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H200",) * 8)
     assert main(["run", "table2", "--scale", "paper", "--results", str(tmp_path)]) == 2
     error = capfd.readouterr().err
-    assert "for about 1.0 h on up to 8 GPUs" in error
+    assert "to measure, about 60 min, and trainings have" in error
     assert "add --yes" in error
-    assert main(["run", "table4", "--scale", "paper", "--results", str(tmp_path)]) == 2
-    assert "train 7 models, without an estimate of the hours" in capfd.readouterr().err
 
 
 def test_list_and_plan_say_what_there_is_and_what_is_skipped(tmp_path: Path, capfd):

@@ -25,17 +25,6 @@ VERBS = {
     "predict": "Predict a step of given K and M, the fastest plan, or the largest model to fit.",
     "doctor": "Show this machine's hardware and software, and what can be measured on it.",
 }
-# Removed verbs, and what to use in their place.
-_REMOVED = {
-    "results": "`repro report --runs` lists the recorded runs",
-    "why": "`repro report --run RUN` shows a run and where its median step is idle",
-    "dashboard": "`repro report --wandb` makes the workspace in W&B",
-    "simulate": "`repro predict MODEL --K 2 4 --M 1 4` predicts the steps of each K and M",
-    "advise": "`repro predict MODEL --devices 4` searches the fastest plan",
-    "fit": "`repro predict MODEL --largest 8GB` searches the largest model that fits",
-    "calibrate": "`repro predict MODEL --device here` times the model's layers first",
-    "train": "docs/training.md trains a model on a folder of images with `repro.gpipe.Pipeline`",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,8 +85,6 @@ def _dispatch(given: list[str]) -> int:
         )
         return 0 if given else 2
     verb = given[0]
-    if verb in _REMOVED:
-        raise ValueError(f"`repro {verb}` was removed: {_REMOVED[verb]}")
     if verb not in VERBS:
         from repro.harness.catalog import names
         from repro.io.untrusted import did_you_mean

@@ -3,8 +3,7 @@
 import dataclasses
 import errno
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from inspect import cleandoc
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -22,11 +21,6 @@ T = TypeVar("T")
 MiniBatch = Annotated[int, Interval(ge=1, le=2**20)]
 # A part of a word that somebody may try -> the paper's letter for it.
 _LETTERS = {"stage": "--K", "micro": "--M", "batch": "--N", "replica": "--D"}
-# Defaults that a help text does not show.
-_UNSET = ("", "''", "None", "False")
-_DEFAULT = tyro.conf.arg(
-    help_behavior_hint=lambda text: "" if text in _UNSET else f"(default: {text})"
-)
 
 
 def parse(
@@ -54,9 +48,8 @@ def parse(
     hints = get_type_hints(kind, include_extras=True)
     fields += [(field.name, hints[field.name], field) for field in dataclasses.fields(kind)]
     # tyro reads help texts from the source of `kind`, so the whole class derives from it.
-    shown = [(name, Annotated[hint, _DEFAULT], field) for name, hint, field in fields]
-    whole = dataclasses.make_dataclass("Options", shown, bases=(kind,), frozen=True)
-    flags = [f"--{_dashed(field.name)}" for field in dataclasses.fields(whole)]
+    whole = dataclasses.make_dataclass("Options", fields, bases=(kind,), frozen=True)
+    flags = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(whole)]
 
     def refuse(event: events.ParseErrorEvent) -> NoReturn:
         lists = f"`{prog.partition(' [')[0]} --help` lists all options"
@@ -75,25 +68,9 @@ def parse(
         for allowed in (each for each in get_args(hint) if isinstance(each, Interval)):
             if value is not None and not allowed.ge <= value <= allowed.le:
                 low, high = (f"{end:,}" for end in (allowed.ge, allowed.le))
-                raise ValueError(f"--{_dashed(name)} {value}: allowed is {low} to {high}")
+                flag = name.replace("_", "-")
+                raise ValueError(f"--{flag} {value}: allowed is {low} to {high}")
     return options
-
-
-@contextmanager
-def named_by_flags(names: Container[str]) -> Iterator[None]:
-    """Name the fields of a spec in an error by these options: `--K 0` for `K = 0`."""
-
-    def named(field: re.Match[str]) -> str:
-        return f"--{_dashed(field[1])} " if field[1] in names else field[0]
-
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(re.sub(r"\b(\w+) ?= ?", named, str(error))) from None
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def _explain(event: events.ParseErrorEvent, flags: list[str], given: list[str]) -> str:

@@ -10,7 +10,7 @@ import tyro
 from annotated_types import Interval
 
 from repro.cli import doctor
-from repro.cli.options import named_by_flags, parse
+from repro.cli.options import parse
 from repro.harness import catalog, machine, run_table
 from repro.harness.catalog import Source
 from repro.harness.plan import Plan, make
@@ -51,24 +51,20 @@ class Request(NamedTuple, Generic[P]):
     def plans(self) -> list[Plan]:
         """What is left to measure of each experiment on this machine."""
         options, devices = self.options, machine.detect(self.scale)
-        plans = []
-        for each in self.chosen:
-            with named_by_flags({parameter.name for parameter in each.parameters}):
-                experiment = each.build(self.scale)
-            plans.append(
-                make(
-                    experiment,
-                    self.scale,
-                    devices,
-                    options.results,
-                    options.only,
-                    options.rounds,
-                    force=options.force,
-                    accumulate=each.accumulate,
-                    command=each.command,
-                )
+        return [
+            make(
+                each.build(self.scale),
+                self.scale,
+                devices,
+                options.results,
+                options.only,
+                options.rounds,
+                force=options.force,
+                accumulate=each.accumulate,
+                command=each.command,
             )
-        return plans
+            for each in self.chosen
+        ]
 
 
 def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from repro.cli import largest
 from repro.cli.answers import print_answer, same
 from repro.cli.largest import cut_text
-from repro.cli.options import named_by_flags, parse
+from repro.cli.options import parse
 from repro.cli.source import Chosen, PredictOptions, chosen, memory_of, this_machine
 from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.harness import catalog
@@ -208,11 +208,10 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
         **same(options, "N", "D", "schedule", "stages_per_rank", "checkpoint", "optimizer"),
     }
     specs = dict[tuple[int, int], RunSpec]()
-    with named_by_flags(_TAKES["with --K"] | _OF_ALL):
-        for K, M in product(dict.fromkeys((1, *options.K)), Ms):
-            cut = options.balance if options.balance and K > 1 else "time"
-            specs[K, M] = RunSpec(**fields, K=K, M=M, balance=cut)
-            specs[K, M].check_depth(len(of.model.layers))
+    for K, M in product(dict.fromkeys((1, *options.K)), Ms):
+        cut = options.balance if options.balance and K > 1 else "time"
+        specs[K, M] = RunSpec(**fields, K=K, M=M, balance=cut)
+        specs[K, M].check_depth(len(of.model.layers))
     steps = {pair: predict(spec, of.source) for pair, spec in specs.items()}
     plans = [steps[pair] for pair in dict.fromkeys(product(options.K, Ms))]
     for counts in {plan.counts for plan in plans if options.model not in BUILDERS}:

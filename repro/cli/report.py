@@ -10,7 +10,7 @@ import tyro
 from repro.cli.answers import print_answer
 from repro.cli.options import parse
 from repro.harness import run_table
-from repro.harness.results import Results, load_beside, load_recorded
+from repro.harness.results import Results, load_recorded
 from repro.harness.terminal import show
 from repro.harness.wandb import PROJECT, settings, workspace
 from repro.io.untrusted import did_you_mean, message, short
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REFERENCE = Path("results/reference"), Path("plots/reference")
 # Questions that are answered one at a time.
-_QUESTIONS = ("runs", "wandb", "reference", "with")
+_QUESTIONS = ("runs", "wandb", "reference")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +33,6 @@ class ReportOptions:
     """where tables, figures and the page go"""
     reference: tyro.conf.FlagCreatePairsOff[bool] = False
     """from results/reference into plots/reference, both committed"""
-    others: Annotated[
-        tuple[Path, ...], tyro.conf.arg(name="with", metavar="FOLDER"), tyro.conf.UseAppendAction
-    ] = ()
-    """also show the results in this folder, which another machine recorded; repeatable"""
     runs: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[EXPERIMENT ...]")] = None
     """only list the recorded runs, of these experiments or of all"""
     wandb: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -47,7 +43,6 @@ def main(arguments: list[str]) -> int:
     options = parse(ReportOptions, arguments, "repro report")
     fields = dataclasses.fields(options)
     given = {each.name for each in fields if getattr(options, each.name) != each.default}
-    given |= {"with"} if options.others else set()
     questions = [f"--{name}" for name in _QUESTIONS if name in given]
     if len(questions) > 1:
         raise ValueError(f"{' and '.join(questions)}: each is a report of its own; give one")
@@ -63,11 +58,7 @@ def main(arguments: list[str]) -> int:
 def write(options: ReportOptions) -> None:
     from repro.report import page  # matplotlib takes a second to load
 
-    if options.others:
-        results, lines = load_beside(options.results, options.others)
-        print(f"wrote {page.write(results, options.plots).path}")
-        print("\n".join(lines))
-    elif options.reference:
+    if options.reference:
         folder, plots = REFERENCE
         print(f"wrote {page.write(load_recorded(folder), plots).path}")
     else:

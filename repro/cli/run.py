@@ -1,8 +1,6 @@
 """`repro run`: measures the missing runs."""
 
 import dataclasses
-import os
-import shlex
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,8 +15,8 @@ from repro.gpipe.runtime.group import torchrun
 from repro.harness import rehearsal, run_table, runner, workers
 from repro.harness.journal import Journal
 from repro.harness.machine import torchrun_rank
-from repro.harness.plan import Plan, PlannedRun, price
-from repro.harness.progress import ProgressReporter, counted, headline, summary
+from repro.harness.plan import Plan, PlannedRun
+from repro.harness.progress import ProgressReporter, counted, summary
 from repro.harness.results import load, of_journals
 from repro.harness.spec import TIMED
 from repro.harness.terminal import show
@@ -39,8 +37,6 @@ class RunOptions(PlanOptions):
 
     wandb: Mode = dataclasses.field(default_factory=default_mode)
     """Weights & Biases; results never depend on it"""
-    wandb_project: str = ""
-    """its project; by default WANDB_PROJECT or gpipe-repro"""
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
     """confirm the cost of scale paper"""
     plots: Path | None = None
@@ -65,13 +61,13 @@ def _measure(arguments: list[str]) -> int:
     request = choose(RunOptions, "run", arguments)
     options = request.options
     if request.scale == "paper" and not options.yes:
-        raise ValueError(price(request.plans()))
-    if options.wandb_project:
-        os.environ["WANDB_PROJECT"] = options.wandb_project
+        raise ValueError(
+            f"{summary(request.plans())}, and trainings have no estimate; add --yes to start, or "
+            "use --scale node"
+        )
     session = Session(options, ProgressReporter(options.results / LOG))
-    command = shlex.join(["repro", "run", *arguments])
     try:
-        code = session.run(request.plans, command)
+        code = session.run(request.plans)
     except BaseException as stop:
         # An import that is interrupted may turn the KeyboardInterrupt into an error of its own.
         if not isinstance(stop, KeyboardInterrupt) and not signals.was_signalled():
@@ -98,7 +94,7 @@ class Session:
     _page: "Page | None" = None
     _found: Sequence[Journal] = ()  # all in the results folder
 
-    def run(self, make_plans: Callable[[], Sequence[Plan]], command: str = "repro run") -> int:
+    def run(self, make_plans: Callable[[], Sequence[Plan]]) -> int:
         """Measure; 0 when all is done, or skipped where the user did not choose the runs, else 1.
 
         Plans are made under the lock, because another process may have recorded runs before.
@@ -113,13 +109,10 @@ class Session:
         if plots:
             refuse_linked_files(plots)
             plots.mkdir(parents=True, exist_ok=True)  # before hours are measured, not after them
-        with lock.held(results, command):
+        with lock.held(results):
             self.plans = plans = make_plans()
             rehearsal.check_plans(plans)
             before = [len(plan.journal.rounds) for plan in plans]
-            for plan in plans:
-                if plan.accumulate:
-                    self.reporter.say(f"{plan.experiment.name}: {headline(plan.runs)}")
             self.reporter.say(summary(plans))
             for plan in plans:
                 if not plan.outstanding:
@@ -191,13 +184,7 @@ class Session:
             self._mirror(log_experiment, results, place, options.results)
         if options.plots:
             with self._going_on("the page is not renewed"):
-                page = self._renew(options.plots)
-                if part.is_of_paper and following and not any(p.is_of_paper for p in following):
-                    self.reporter.say(
-                        f"the paper's exhibits are complete at {page.path}; what follows compares "
-                        f"with other methods and libraries ({len(following)} more); Ctrl-C is fine "
-                        "now"
-                    )
+                self._renew(options.plots)
 
     def _answer(self, plan: Plan, took: str = "", then: str = "") -> None:
         """Print an exhibit's verdicts on one line. Runs of one's own get a table at the end."""

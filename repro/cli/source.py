@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import tyro
 from annotated_types import Interval
 
-from repro.cli.options import MiniBatch, named_by_flags
+from repro.cli.options import MiniBatch
 from repro.costs import device
 from repro.costs.units import parse_bytes
 from repro.gpipe.partition.layer_costs import LinkSpeed
@@ -132,9 +132,8 @@ def chosen(options: PredictOptions, processes: int | None, N: int) -> Chosen:
         return Chosen(model, args, Known(model, link=link), "layers with fixed times")
     if options.device is None:
         raise ValueError("--device: name one; try --device v100, or --device here")
-    profile = _profile(options.device)
-    with named_by_flags({"node"}):
-        source = Roofline(profile, model, options.optimizer, link, node=options.node)
+    profile = device.load(tilde_to_home(options.device))
+    source = Roofline(profile, model, options.optimizer, link, node=options.node)
     on = f"{profile.title}, {profile.precision}"
     return Chosen(model, args, source, on, profile=options.device)
 
@@ -144,20 +143,14 @@ def memory_of(options: PredictOptions, processes: int) -> int | None:
     sizes = {"largest": " ".join(options.largest or ()), "memory": options.memory}
     for name, size in sizes.items():
         if size:
-            with named_by_flags({name}):
-                return parse_bytes(name, size)
+            return parse_bytes(f"--{name}", size)
     if options.device == "here":
         here = this_machine()
         # Several processes may share a GPU.
         return here.memory // math.ceil(processes / here.count) or None
     if options.device is None:
         return None
-    return int(_profile(options.device).memory.value)
-
-
-def _profile(name: str) -> device.Device:
-    with named_by_flags({"device"}):
-        return device.load(tilde_to_home(name))
+    return int(device.load(tilde_to_home(options.device)).memory.value)
 
 
 def this_machine() -> machine.Machine:

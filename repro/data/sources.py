@@ -1,9 +1,6 @@
 """Rows of a data set on the Hugging Face Hub, and the rule that divides a data set into parts."""
 
-import socket
 from typing import Any, Literal
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import numpy as np
 
@@ -25,7 +22,6 @@ def open_rows(entry: DataSet, train: bool) -> Any:
 
     split = entry.train if train else entry.test
     try:
-        _go_offline_without_a_network()
         return load_dataset(entry.hub, entry.config, split=split, revision=entry.revision)
     except Exception as error:  # of the network, the Hub or the library
         first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
@@ -33,8 +29,8 @@ def open_rows(entry: DataSet, train: bool) -> Any:
         terms = f"; accept its terms at {page} and set HF_TOKEN" if entry.gated else ""
         raise ValueError(
             f"data={entry.name!r}: {entry.hub} cannot be read ({type(error).__name__}: "
-            f"{first_line}){terms}; without a network try "
-            f"{'digits' if entry.kind == 'images' else 'toy:alfa'}"
+            f"{first_line}){terms}; without a network set HF_HUB_OFFLINE=1 for what was downloaded "
+            f"before, or try {'digits' if entry.kind == 'images' else 'toy:alfa'}"
         ) from None
 
 
@@ -51,19 +47,3 @@ def is_in(part: Part, count: int, whole: bool, validation: bool) -> np.ndarray:
     if part == "test":
         return is_test
     return is_validation if part == "validation" else ~is_test & ~(is_validation & validation)
-
-
-def _go_offline_without_a_network() -> None:
-    """Put `datasets` into its offline mode for good if the Hub's name cannot be resolved.
-
-    Otherwise it would try for half a minute and print a line for each attempt. In offline mode it
-    takes what was downloaded before, or raises at once.
-    """
-    from datasets import config
-    from huggingface_hub import constants
-
-    try:
-        if not getproxies():
-            socket.getaddrinfo(str(urlsplit(constants.ENDPOINT).hostname), 443)
-    except OSError:
-        constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True

@@ -72,7 +72,6 @@ class Journal:
         self._numbers: dict[str, int] = {}  # group -> its last round
         self._spans: dict[str, str] = {}  # run -> digest of the file with its spans
         self._environment: dict[str, Any] = {}
-        self._writer = ""  # version that wrote the newest plan; empty if that is not recorded
         self._size = 0  # bytes of the lines that count
         self.seal = b""  # ends the last of them, with a digest of it and of all before it
         refuse_links(self.root, self.path, folder / TIMELINES, *folder.glob(f"{TIMELINES}/*"))
@@ -150,15 +149,13 @@ class Journal:
         }
         event = PlanEvent(
             **redact(experiment.model_dump(mode="json", exclude={"groups"})),
-            written_by=_own_version(),
             identity=identity,
             commands=list(dict.fromkeys(map(redact, commands))),
             runs=runs | {run: group for run, (group, _) in specs.items()},
             specs={run: s.plain() for run, (_, s) in specs.items() if run not in self._specs},
         )
-        other = {"specs", "written_by"}
-        known = self.about and self.about.model_dump(exclude=other)
-        if event.specs or event.model_dump(exclude=other) != known:
+        known = self.about and self.about.model_dump(exclude={"specs"})
+        if event.specs or event.model_dump(exclude={"specs"}) != known:
             self.append(event)
 
     def set_status(self, statuses: Mapping[str, Status]) -> None:
@@ -262,10 +259,7 @@ class Journal:
                 )
             self.seal = seal
             try:
-                fields = from_json(body + b"}")
-                if "written_by" in fields:
-                    self._writer = short(fields["written_by"], quote=False)
-                self._apply(_EVENT.validate_python(fields))
+                self._apply(_EVENT.validate_python(from_json(body + b"}")))
             except ValidationError as error:
                 raise self._unreadable(f"line {number}: {explain(error, PlanEvent)}") from None
             except (ValueError, TypeError) as error:
@@ -273,10 +267,8 @@ class Journal:
 
     def _unreadable(self, what: str) -> ValueError:
         """The error for what is as it was written, but means nothing to this version."""
-        remedy = REMEDY
-        if self._writer not in ("", own := _own_version()):
-            remedy = f"version {self._writer} wrote it, this is {own}: update, or {REMEDY}"
-        return ValueError(f"{self.path}: {short(what, 500, quote=False)}; {remedy}")
+        other = f"another version than {__version__} may have written it: update, or {REMEDY}"
+        return ValueError(f"{self.path}: {short(what, 500, quote=False)}; {other}")
 
     def _apply(self, event: Event) -> None:
         if isinstance(event, PlanEvent):
@@ -324,10 +316,6 @@ def _line(event: Event, before: bytes) -> tuple[bytes, bytes]:
     body = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()[:-1]
     seal = f',"digest":"{_digest(before + body)}"}}'.encode()
     return body + seal + b"\n", seal
-
-
-def _own_version() -> str:
-    return f"{__version__} ({commit()})"
 
 
 def _file_name(run: str, digest: str) -> str:

@@ -269,16 +269,3 @@ def obstacle(spec: RunSpec, machine: Machine, *, shared: bool = False) -> str:
     if spec.library in WHOLE_WORLD and spec.devices != world:
         return f"{spec.library} takes all processes: start torchrun with {spec.devices}"
     return ""
-
-
-def price(plans: Sequence[Plan]) -> str:
-    """What scale paper would take: why it needs --yes."""
-    missing = [run.spec for plan in plans for run in plan.runs if run.missing]
-    trainings = sum(spec.task == "learn" for spec in missing)
-    widest = max((spec.devices for spec in missing), default=0)
-    hours = sum(plan.seconds for plan in plans) / 3600
-    return (
-        f"scale = 'paper' would measure for about {hours:.1f} h on up to {widest} GPUs, and train "
-        f"{trainings} models, without an estimate of the hours; add --yes to start, or use --scale "
-        "node"
-    )

@@ -12,20 +12,10 @@ from rich.text import Text
 
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.request import Status
-from repro.harness.spec import assigned
 from repro.harness.text import duration
 from repro.io.called import as_called
 from repro.io.redact import redact
 from repro.io.untrusted import short
-
-# Settings in the headline of a sweep.
-_HEADED = ("model", "model_args", "K", "M", "N", "D", "schedule", "checkpoint", "balance", "warmup")
-_TITLES = {
-    "model_args": "sizes",
-    "checkpoint": "recompute",
-    "balance": "cut",
-    "warmup": "warm-up steps",
-}
 
 
 class ProgressReporter:
@@ -144,13 +134,3 @@ def _skipped(runs: Sequence[PlannedRun]) -> list[str]:
     reasons = Counter(run.obstacle for run in runs if run.obstacle)
     listed = ", ".join(f"{number} x {reason}" for reason, number in reasons.items())
     return [f"{reasons.total()} skipped ({listed})"] if reasons else []
-
-
-def headline(runs: Sequence[PlannedRun]) -> str:
-    """The settings of runs of one's own, each with all its values: `K 1, 2; M 4; N 64`."""
-    specs, parts = [run.spec for run in runs if not run.added], []
-    for name in _HEADED:
-        values = [getattr(spec, name) for spec in specs]
-        texts = [assigned(v) or "default" if isinstance(v, dict) else str(v) for v in values]
-        parts.append(f"{_TITLES.get(name, name)} {', '.join(dict.fromkeys(texts))}")
-    return "; ".join(parts)

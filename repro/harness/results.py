@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -284,45 +283,6 @@ def load_recorded(results: Path) -> Results:
 def load(results: Path) -> Results:
     """Everything recorded under a folder, except under a `reference` folder inside it."""
     return of_journals(journals(results))
-
-
-def load_beside(results: Path, others: Sequence[Path]) -> tuple[Results, list[str]]:
-    """The results of a folder and of other machines' folders, with a line about each experiment.
-
-    A machine keeps its name. If an earlier folder has a machine of the same name, it gets a digest
-    of its folder as well, so that no number of one is compared with those of the other.
-
-    Raises:
-        ValueError: one line that names a folder without results, or a damaged file.
-    """
-    found = journals(results)
-    lines: list[str] = []
-    for folder in others:
-        machines = {journal.place.machine for journal in found}
-        known = {journal.seal for journal in found}
-        sent = journals(folder)
-        if not any(journal.runs for journal in sent):
-            raise ValueError(
-                f"--with {folder}: no results are there; give the folder of results of another "
-                "machine, unpacked"
-            )
-        mark = blake2b(b"".join(journal.seal for journal in sent), digest_size=3).hexdigest()
-        for journal in sent:
-            shown = f"{folder}: {journal.place.experiment} of {journal.place.machine}"
-            if journal.seal in known:
-                lines.append(f"{shown} is among the results already")
-                continue
-            if journal.place.machine in machines:
-                marked = f"{journal.place.machine}-{mark}"
-                journal.place = journal.place._replace(machine=marked)
-                shown += f", named {marked}"
-            if journal.about is not None:
-                # The page has commands for its reader to type: none that others have written.
-                journal.about = journal.about.model_copy(update={"commands": []})
-            lines.append(shown)
-            # Of several places, the last one describes an experiment: never one of another machine.
-            found.insert(0, journal)
-    return of_journals(found), lines
 
 
 def of_journals(found: list[Journal]) -> Results:

@@ -252,7 +252,6 @@ class PlanEvent(_Recorded):
     neurips: str
     deviations: list[str]
     version: int
-    written_by: str = ""  # version and commit of this package; empty in old journals
     identity: dict[str, str]  # of the machine; ids of timed runs depend on it and on the version
     commands: list[str]  # what a user types to measure these runs
     runs: dict[Name, Name]  # run -> group

@@ -308,14 +308,14 @@ class TrainSpec(RunSpec):
     Attributes:
         link: slows messages down.
         control: a run that shows what a measurement can distinguish: the same run "again" with
-            another seed. Of recorded runs alone "slowed", which slept for a part of each step.
+            another seed.
     """
 
     task: Literal["train"] = "train"
     fidelity: Literal["measured", "emulated"] = "measured"
     link: Link | None = None
     tensor_parallel: Several | None = None
-    control: Literal["again", "slowed"] | None = None
+    control: Literal["again"] | None = None
 
 
 class SimulatedSpec(RunSpec):

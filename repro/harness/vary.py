@@ -76,7 +76,7 @@ def baselines(spec: RunSpec) -> list[dict[str, Any]]:
     measures again. Only steps of runs are divided.
     """
     if spec.control:
-        return [{"control": None, "seed": spec.seed - (spec.control == "again")}]
+        return [{"control": None, "seed": spec.seed - 1}]
     if spec.task != "train":
         return []
     ours = {"library": "repro"}

@@ -105,4 +105,4 @@ def test_data_that_cannot_be_read_are_one_line(hub, tmp_path, monkeypatch):
     refused(r"^image \d of pets cannot be decoded: ", "pets")
     (tmp_path / "pets/train.parquet").write_bytes(b"no parquet at all")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "another"))
-    refused("^data='pets': .* cannot be read .*without a network try digits$", "pets")
+    refused("^data='pets': .* cannot be read .*HF_HUB_OFFLINE=1 .* or try digits$", "pets")

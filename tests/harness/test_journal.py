@@ -148,8 +148,8 @@ WRONG: list[tuple[str, Change, str]] = [
     ("plan", lambda e: e["specs"].pop(RUN), "model is missing"),
     (
         "plan",
-        lambda e: (e.update(written_by="9.1"), e["specs"][RUN].update(schedule="zb-9")),
-        "schedule = 'zb-9'.*version 9.1 wrote it, this is",
+        lambda e: e["specs"][RUN].update(schedule="zb-9"),
+        "schedule = 'zb-9'.*another version than .* may have written it",
     ),
 ]
 

@@ -225,8 +225,6 @@ def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: P
     assert early == "bubble (1 s): 1 of 1 runs are done; its other runs follow"
     assert others == [
         "warning: the page is not renewed: ZeroDivisionError: no figure",
-        f"the paper's exhibits are complete at {address}; what follows compares with other methods "
-        "and libraries (6 more); Ctrl-C is fine now",
         f"passed: 20 of 20 runs are done; page: {address}",
     ]
     assert "no figure" in reporter.log_file.read_text("utf-8")
