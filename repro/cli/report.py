@@ -41,9 +41,7 @@ class ReportOptions:
 
 def main(arguments: list[str]) -> int:
     options = parse(ReportOptions, arguments, "repro report")
-    fields = dataclasses.fields(options)
-    given = {each.name for each in fields if getattr(options, each.name) != each.default}
-    questions = [f"--{name}" for name in _QUESTIONS if name in given]
+    questions = [f"--{name}" for name in _QUESTIONS if getattr(options, name) not in (None, False)]
     if len(questions) > 1:
         raise ValueError(f"{' and '.join(questions)}: each is a report of its own; give one")
     if options.runs is not None:

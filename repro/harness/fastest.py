@@ -114,7 +114,7 @@ class Search:
 
     @cached_property
     def _modules(self) -> list[Any]:
-        return [*on_meta(self.source.model.layers)] if self.source.model else []
+        return [*on_meta(self.source.model.layers)]
 
     @property
     def _pairs(self) -> list[tuple[int, int]]:

@@ -74,16 +74,14 @@ class Prediction:
 class Source:
     """What a model's layers cost; memory and parameters are counted on fake tensors.
 
-    `model` is None where only the times of its layers are known, and `link` is between two devices.
+    `link` is between two devices.
     """
 
     memory: float | None = None  # bytes of a device; None where the layers are those of no device
     element_bytes = 4.0  # of parameters, activations and messages
     error: ErrorBar | None = None  # of a predicted step
 
-    def __init__(
-        self, model: Model | None, optimizer: str = "sgd", link: LinkSpeed | None = None
-    ) -> None:
+    def __init__(self, model: Model, optimizer: str = "sgd", link: LinkSpeed | None = None) -> None:
         self.model, self._optimizer, self._kind = model, optimizer, "cpu"
         self.links = Links(link or FREE)
         self._cuts: dict[Hashable, tuple[int, ...]] = {}
@@ -106,13 +104,11 @@ class Source:
 
     @cached_property
     def counter(self) -> Counter:
-        assert self.model is not None
         optimizer = partial(OPTIMIZERS[self._optimizer], lr=0.01)
         return Counter(self.model.layers, self.model.loss, optimizer, self._kind)
 
     @cached_property
     def few(self) -> tuple[Tree, Tree]:
-        assert self.model is not None
         return self.model.batch(1, 0)
 
     def examples(self, spec: RunSpec) -> int:
@@ -131,7 +127,6 @@ class Source:
 
     def counts(self, spec: RunSpec, n: int) -> tuple[int, ...]:
         """Layers of each stage, cut as in the spec; times are those of this source."""
-        assert self.model is not None
         # Plans of a search that differ in their schedule alone share a cut.
         rule = spec.balance, spec.partitioner, spec.checkpoint, spec.K, spec.stages_per_rank
         if (n, *rule) not in self._cuts:
@@ -150,14 +145,9 @@ class Source:
         return forward_flops(self.counter, micro_batch(self.few[0], 1))
 
     def in_two(self, costs: StageCosts, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
-        """The costs of stages whose backwards are in two parts.
-
-        W takes its part of the FLOPs, half of them where only the times of layers are known.
-        """
+        """The costs of stages whose backwards are in two parts; W takes its part of the FLOPs."""
         seconds = self.layers(n, spec.checkpoint).backward
-        shares = [1 / 2] * len(seconds)
-        if self.model is not None:
-            shares = self.counter.shares_of_W(micro_batch(self.few[0], n))
+        shares = self.counter.shares_of_W(micro_batch(self.few[0], n))
         of_stages = list[float]()
         for own in stage_layers(counts):
             whole = sum(seconds[index] for index in own)
@@ -168,19 +158,15 @@ class Source:
         return replace(costs, backward=backward, backward_weight=weights)
 
     def peaks(self, spec: RunSpec, n: int, counts: Sequence[int]) -> list[int] | None:
-        """Counted bytes of each rank at its peak; None without a model."""
-        if self.model is None:
-            return None
+        """Counted bytes of each rank at its peak; None if not known."""
         return [peak.total for peak in self.tasks(spec, n).peaks(counts)]
 
     def gradient_bytes(self, spec: RunSpec, counts: Sequence[int]) -> list[int]:
         """Bytes of the gradients of each rank, which holds the stages r, r + K, and so on."""
-        layers = [round(self.element_bytes / 4 * size) for size in self._layer_bytes()]
+        sizes = [self.counter.resident(index).parameters for index in range(len(self.counter))]
+        layers = [round(self.element_bytes / 4 * size) for size in sizes]
         stages = [sum(layers[n] for n in own) for own in stage_layers(counts)]
         return [sum(stages[rank :: spec.K]) for rank in range(spec.K)]
-
-    def _layer_bytes(self) -> list[int]:
-        return [self.counter.resident(index).parameters for index in range(len(self.counter))]
 
     def tasks(self, spec: RunSpec, n: int) -> Tasks:
         """The stages that the model can be cut into."""
@@ -239,7 +225,8 @@ def with_predictions(
         if timed and isinstance(record, TrainRound) and is_ours:
             layers = timed[-1].beside_replicas(spec.D)
             way = "together" if layers.alone is None else "mixed"
-            step_s = predict(spec, Calibrated(layers), record.balance).step_s
+            source = Calibrated(layers, build(spec.model, **spec.arguments), spec.optimizer)
+            step_s = predict(spec, source, record.balance).step_s
             changed = {"predicted": {way: step_s}}
             found[run] = replace(each, record=record.model_copy(update=changed))
     return found
@@ -270,20 +257,19 @@ class Known(Source):
 
     @cached_property
     def _waiting(self) -> list[TimedLayer]:
-        assert self.model is not None
         made = [layer() for layer in self.model.layers if callable(layer)]
         return [layer for layer in made if isinstance(layer, TimedLayer)]
 
 
 class Calibrated(Source):
-    """Layers with the times of a calibration; without a model only times are known."""
+    """Layers with the times of a calibration."""
 
     error = step_error(CALIBRATED)
 
     def __init__(
         self,
         calibration: Calibration,
-        model: Model | None = None,
+        model: Model,
         optimizer: str = "sgd",
         link: LinkSpeed | None = None,
     ) -> None:
@@ -299,11 +285,6 @@ class Calibrated(Source):
         if timed.alone is None:
             return stages()
         return settle(spec.make_schedule(), lambda overlap: stages(overlap=overlap))
-
-    def _layer_bytes(self) -> list[int]:
-        if self.model is not None:
-            return super()._layer_bytes()
-        return [round(size) for size in self.calibration.parameters]
 
 
 class Roofline(Source):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
@@ -39,8 +39,6 @@ class Calibration(LayerTables):
     gradients: Amounts  # bytes per example that come back there
     link: Link  # between two stages
     alone: LayerTables | None = None  # timed while the other processes waited
-    # Bytes of each layer's parameters; empty in older records.
-    parameters: Annotated[Amounts, BeforeValidator(lambda value: value or ())] = ()
 
     def __post_init__(self) -> None:
         L = len(self.update)
@@ -48,8 +46,6 @@ class Calibration(LayerTables):
             for table in (tables.forward, tables.recompute, tables.backward):
                 if len(table) != len(self.sizes) or any(len(row) != L for row in table):
                     raise ValueError("tables differ in size")
-        if self.parameters and len(self.parameters) != L:
-            raise ValueError("parameters do not fit the layers")
         boundaries = (len(self.activations), len(self.gradients))
         if boundaries != (L - 1, L - 1) or list(self.sizes) != sorted(set(self.sizes)):
             raise ValueError("sizes or boundaries do not fit the layers")

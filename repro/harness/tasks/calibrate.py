@@ -78,7 +78,6 @@ def timed_layers(request: Request, rank: int, model: Model) -> Calibration:
         activations=tuple(onward for onward, _ in layers.sent),
         gradients=tuple(back for _, back in layers.sent),
         link=speed,
-        parameters=layers.parameter_bytes(),
     )
 
 
@@ -153,9 +152,6 @@ class _Chain:
                 took = [seconds_of(self._device, step)[0] for _ in range(repeats)]
             found.append(statistics.median(took))
         return found
-
-    def parameter_bytes(self) -> tuple[int, ...]:
-        return tuple(_nbytes([*module.parameters()]) for module in self._modules)
 
 
 def _roots(output: Tree) -> list[Tensor]:

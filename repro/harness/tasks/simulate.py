@@ -27,7 +27,6 @@ def simulated(spec: RunSpec, device: str) -> Result:
     source = source_of(spec, device)
     found = predict(spec, source)
     n, timeline, model = found.examples, found.step, source.model
-    assert model is not None
     facts = facts_of(model, began)
     if spec.profile:
         facts["labels"]["device"] = spec.profile
