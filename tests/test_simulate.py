@@ -17,21 +17,13 @@ from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.paper import theory
 from repro.paper.numbers import zero_bubble
 from repro.simulate.breakdown import PARTS, breakdown
-from repro.simulate.calibration import Calibration, LayerTables
+from repro.simulate.calibration import Calibration
 from repro.simulate.stage_costs import FREE, StageCosts
-from repro.simulate.step import settle, simulate
+from repro.simulate.step import simulate
 
 AS_JSON = TypeAdapter(StageCosts)
 K, M = st.integers(1, 8), st.integers(1, 20)
 SECONDS = st.floats(0.01, 10)
-ONE_SIZE: dict[str, Any] = {
-    "sizes": (1,),
-    "update": (0, 0),
-    "activations": (0,),
-    "gradients": (0,),
-    "link": FREE,
-}
-KINDS = st.sampled_from(["gpipe", "gpipe-late", "1f1b"])
 
 
 @st.composite
@@ -100,48 +92,25 @@ def test_layers_are_cut_into_stages():
     assert AS_JSON.dump_python(free, mode="json")["link"]["bytes_per_second"] is None
 
 
-def calibration(slower: float = 2.0, alone: bool = True) -> Calibration:
-    """Two layers of (1, 2), (1, 2) and (2, 4) seconds alone, `slower` times as much together."""
-
-    def tables(factor: float) -> dict[str, Any]:
-        row = (factor, 2 * factor)
-        return {"forward": (row,), "recompute": (row,), "backward": ((2 * factor, 4 * factor),)}
-
-    lone = LayerTables(**tables(1.0)) if alone else None
-    return Calibration(**tables(slower), **ONE_SIZE, alone=lone)
-
-
 def test_beyond_the_sizes_that_were_timed_no_layer_gets_faster():
     """A noisy second size, in which one layer took less than in the first."""
     rows: Any = [[1.0, 2.0], [0.9, 3.0]]
-    tables: dict[str, Any] = dict.fromkeys(("forward", "recompute", "backward"), rows)
-    found = Calibration(**{**tables, **ONE_SIZE, "sizes": (4, 8)})
-    assert found.stages((1, 1), 6).forward == pytest.approx((0.95, 2.5))
-    assert found.stages((1, 1), 16).forward == pytest.approx((0.9, 5.0))
-    assert found.stages((1, 1), 2).forward == pytest.approx((0.5, 1.0))
+    slower = [[2 * seconds for seconds in row] for row in rows]
+    found = Calibration(
+        forward=rows,
+        recompute=slower,
+        backward=rows,
+        sizes=(4, 8),
+        update=(0, 0),
+        activations=(0,),
+        gradients=(0,),
+        link=FREE,
+    )
+    assert found.profile(6).forward == pytest.approx((0.95, 2.5))
+    assert found.profile(16).forward == pytest.approx((0.9, 5.0))
+    assert found.profile(2).forward == pytest.approx((0.5, 1.0))
+    assert found.profile(2, "never").forward == pytest.approx((1.0, 2.0)), "F builds the graph"
     assert [found.covers(n) for n in (3, 4, 8, 9)] == [False, True, True, False]
-
-
-def test_a_calibration_is_mixed_by_what_computes_at_once():
-    both = calibration()
-    assert both.stages((1, 1), 1).forward == (2, 4)
-    nobody = {"F": (0, 0), "R": (0, 0), "B": (0, 0)}
-    assert calibration(alone=False).stages((1, 1), 1, overlap=nobody).forward == (2, 4)
-    mixed = both.stages((1, 1), 1, overlap={"F": (0, 0.5), "R": (1, 1), "B": (0.25, 0)})
-    assert (mixed.forward, mixed.recompute, mixed.backward) == ((1, 3), (2, 4), (2.5, 4))
-    unrecomputed = both.stages((1, 1), 1, "never", {"F": (0, 0), "R": (1, 1), "B": (1, 1)})
-    assert unrecomputed.forward == (1, 2)  # F as R takes, in the company of F
-
-
-@given(slower=st.floats(1, 4), M=st.integers(1, 12), kind=KINDS)
-@settings(max_examples=40, deadline=None)
-def test_mixed_lies_between_alone_and_together(slower, M, kind):
-    schedule, both = make_schedule(kind, 2, M), calibration(slower)
-    mixed = simulate(
-        schedule, settle(schedule, lambda t: both.stages((1, 1), 1, overlap=t))
-    ).step_time
-    all_ = simulate(schedule, both.stages((1, 1), 1)).step_time
-    assert all_ / slower - 1e-9 <= mixed <= all_ + 1e-9
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "zb-h1"])

@@ -27,11 +27,7 @@ def plans(results: Results) -> Frame:
     frame = runs_frame(results, NAME, task="train", done=True)
     # Of each round that timed layers too: the predicted step, and the measured ones of its blocks.
     steps = [
-        [
-            (seconds, round_.blocks)
-            for round_ in run.rounds
-            if (seconds := predicted_step(round_, run.D))
-        ]
+        [(seconds, round_.blocks) for round_ in run.rounds if (seconds := predicted_step(round_))]
         for run in frame["run"]
     ]
     frame[PREDICTED] = [1e3 * median(s for s, _ in each) if each else nan for each in steps]

@@ -39,7 +39,7 @@ def _timed(results: Results) -> Iterator[tuple[Any, ...]]:
     for run in runs_frame(results, NAME, "advise", task="train", done=True)["run"]:
         source = f"layers timed here, {model_name(run.model)}"
         for round_ in run.rounds:
-            seconds = predicted_step(round_, run.D)
+            seconds = predicted_step(round_)
             if seconds is not None:
                 of_run = CALIBRATED, source, (run.place, run.model), run.id, round_.name
                 yield (*of_run, round_.step_s / seconds, textbook(run) / round_.throughput)

@@ -102,7 +102,7 @@ class Chosen(NamedTuple):
         if self.kept is None:
             return
         timed, times = self.kept.K, self.kept.calibration
-        # One process alone was timed as well.
+        # Steps of one process agreed with these times too, see docs/notes/cost_model.md.
         if {*K} - {1, timed} or not all(map(times.covers, examples)):
             print(
                 f"warning: layers were timed on K={timed} processes with {times.sizes[0]} to "

@@ -34,7 +34,7 @@ from repro.models import Model, build
 from repro.models.timed import TimedLayer
 from repro.simulate.calibration import Calibration
 from repro.simulate.stage_costs import FREE, StageCosts
-from repro.simulate.step import exposed_seconds, settle, simulate
+from repro.simulate.step import exposed_seconds, simulate
 
 # (I + W) / B, assumed for all layers. It falls as they grow. Measured on one core of an AMD EPYC,
 # for four encoder layers of width d: 1.31 (1.28 to 1.34) and 1.19 (1.16 to 1.21) with d=64, 8 and
@@ -223,11 +223,9 @@ def with_predictions(
         spec, record = specs[run], each.record
         is_ours = spec.fidelity == "measured" and spec.library == "repro"
         if timed and isinstance(record, TrainRound) and is_ours:
-            layers = timed[-1].beside_replicas(spec.D)
-            way = "together" if layers.alone is None else "mixed"
-            source = Calibrated(layers, build(spec.model, **spec.arguments), spec.optimizer)
+            source = Calibrated(timed[-1], build(spec.model, **spec.arguments), spec.optimizer)
             step_s = predict(spec, source, record.balance).step_s
-            changed = {"predicted": {way: step_s}}
+            changed = {"predicted": {"together": step_s}}
             found[run] = replace(each, record=record.model_copy(update=changed))
     return found
 
@@ -279,12 +277,8 @@ class Calibrated(Source):
     def layers(self, n: int, checkpoint: str) -> Profile:
         return self.calibration.profile(n, checkpoint)
 
-    def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
-        timed = self.calibration.beside_replicas(spec.D)
-        stages = partial(timed.stages, counts, n, spec.checkpoint, link=self.links.within)
-        if timed.alone is None:
-            return stages()
-        return settle(spec.make_schedule(), lambda overlap: stages(overlap=overlap))
+    def once(self, n: int) -> tuple[Sequence[float], float]:
+        return self.calibration.update, 0.0
 
 
 class Roofline(Source):

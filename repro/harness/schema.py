@@ -137,8 +137,8 @@ class TrainRound(_Round):
     breakdown: dict[str, Measure]  # part -> share of K x step
     modelled: Modelled | None = None  # of simulated steps
     # Way -> seconds of a measured step, simulated from layer times of the same round with the run's
-    # own cut. "together": of layers timed on all processes at once. "mixed": between these and the
-    # times of layers while the others waited, by the part of the other stages that computes.
+    # own cut. "together": of layers timed on all processes at once. Of recorded steps alone
+    # "mixed": between these and the times of layers while the others waited.
     predicted: dict[str, Seconds] = {}
     # Of each process in one step, by what is sent, where that was counted.
     sent_bytes: list[dict[str, Count]] | None = None

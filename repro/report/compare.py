@@ -72,13 +72,10 @@ def _in_words(name: str, value: Any) -> str:
     return f"{words.get(name, '')}{value}"
 
 
-def predicted_step(round_: Round, D: int) -> float | None:
-    """Seconds of a step by the layers that were timed in its round; None if none were.
-
-    The layers of replicas never compute alone, so theirs are timed on all processes at once.
-    """
+def predicted_step(round_: Round) -> float | None:
+    """Seconds of a step by the layers that were timed in its round; None if none were."""
     assert isinstance(round_.record, TrainRound)
-    return round_.record.predicted.get("mixed" if D == 1 else "together")
+    return next(iter(round_.record.predicted.values()), None)
 
 
 def fits(run: Run) -> bool:

@@ -1,14 +1,12 @@
 """The task "calibrate": times of the layers of a model on this machine.
 
-Processes share memory bandwidth and caches. A layer that is timed alone looks faster than it is
-while the other stages compute, and one that is timed while all compute looks slower than it is
-while others wait. So both are timed. Each process runs the whole chain of layers, forward and back,
-as a stage runs its part: a layer that is timed again and again would find its weights in the cache.
+Processes share memory bandwidth and caches, so all processes compute at once, as stages mostly do.
+Each process runs the whole chain of layers, forward and back, as a stage runs its part: a layer
+that is timed again and again would find its weights in the cache.
 """
 
 import statistics
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,7 +26,7 @@ from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.setup import device_of, drawn_on, facts_of
 from repro.models import Model, build
-from repro.simulate.calibration import Calibration, LayerTables
+from repro.simulate.calibration import Calibration
 
 Pass = list[list[float]]  # seconds of each layer: forward, recompute, backward
 
@@ -42,7 +40,7 @@ def sizes(spec: RunSpec) -> list[int]:
 
 
 def run(request: Request, rank: int, _groups: list[Any]) -> Result:
-    """Time every layer on this rank, while the other ranks compute and while they wait."""
+    """Time every layer on this rank, while the other ranks compute too."""
     began = time.perf_counter()
     model = build(request.spec.model, **request.spec.arguments)
     calibration = timed_layers(request, rank, model)
@@ -51,7 +49,7 @@ def run(request: Request, rank: int, _groups: list[Any]) -> Result:
 
 
 def timed_layers(request: Request, rank: int, model: Model) -> Calibration:
-    """Seconds of every layer, the mean over the processes: all at once, and each in turn."""
+    """Seconds of every layer, the mean over the processes, which all compute at once."""
     spec, device = request.spec, device_of(request.device, rank)
     channel = ControlChannel(spec.K, rank)
     layers = _Chain(spec, model, channel, device)
@@ -60,20 +58,17 @@ def timed_layers(request: Request, rank: int, model: Model) -> Calibration:
         """Over the processes, as nested lists."""
         return np.mean(channel.all_gather(np.asarray(seconds).tolist()), axis=0).tolist()
 
-    together, in_turn = [], []  # for each size, for each kind, seconds of each layer
+    tables = []  # for each size, for each kind, seconds of each layer
     for n in sizes(spec):
         passes = [layers.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
-        together.append(mean(np.median(passes, axis=0)))
-        if spec.K > 1:
-            in_turn.append(mean(np.median(layers.in_turn(n, spec.steps), axis=0)))
+        tables.append(mean(np.median(passes, axis=0)))
     links = Links(channel, device, spec.transport)
     # The last stage sends nothing on, so its own link has no speed.
     speed = max(channel.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
     links.close()
     return Calibration(
-        *zip(*together, strict=True),
+        *zip(*tables, strict=True),
         sizes=tuple(sizes(spec)),
-        alone=LayerTables(*zip(*in_turn, strict=True)) if in_turn else None,
         update=mean(layers.updates(spec.steps)),
         activations=tuple(onward for onward, _ in layers.sent),
         gradients=tuple(back for _, back in layers.sent),
@@ -95,28 +90,17 @@ class _Chain:
         # Bytes of an example behind each layer but the last: activations, and their gradients.
         self.sent: list[tuple[float, float]] = []
 
-    def in_turn(self, n: int, repeats: int) -> list[Pass]:
-        """Run some passes while the other processes wait for their turn."""
-        passes: list[Pass] = []
-        for rank in range(self._channel.ranks):
-            self._channel.all_gather(None)
-            if rank == self._channel.rank:
-                passes = [self.run(n, meet=lambda: None) for _ in range(repeats)]
-        self._channel.all_gather(None)
-        return passes
-
-    def run(self, n: int, meet: Callable[[], object] | None = None) -> Pass:
-        """One micro-batch through all layers and back."""
-        meet = meet or partial(self._channel.all_gather, None)  # a barrier: all begin together
+    def run(self, n: int) -> Pass:
+        """One micro-batch through all layers and back; all processes begin each way together."""
         batch = self._model.batch(n, self._spec.seed)
         inputs, targets = (
             map_leaves(Tensor, lambda t: t.to(self._device), unwrapped(tree)) for tree in batch
         )
-        meet()
+        self._channel.all_gather(None)
         with rng.preserved(self._device):
             with torch.no_grad():
                 forward, _ = self._forward(inputs, targets)
-            meet()
+            self._channel.all_gather(None)
             recompute, outputs = self._forward(inputs, targets)
             backward = [self._backward(output) for output in reversed(outputs)]
         self.sent = [(_nbytes(each) / n, _nbytes(_roots(each)) / n) for each in outputs[:-1]]
