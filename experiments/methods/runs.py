@@ -15,7 +15,7 @@ from repro.harness.sizes import (
     sets,
 )
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
-from repro.methods.named import fields_of
+from repro.methods.named import COUNTED, fields_of
 
 NAME = "methods"
 ABOUT = read_about(__file__)
@@ -23,10 +23,11 @@ WORK = ("transformer", "amoebanet-d")  # groups of the methods on one model each
 TRAFFIC = "traffic-paper-size"
 
 ON_TWO = ("naive", "gpipe", "1f1b", "interleaved", "zb", "pipedream", "data", "fully-sharded")
-# What divides layers: the matrices of a Transformer, or convolutions.
-DIVIDED = {"transformer": ("tensor",), "amoebanet-d": ("channels", "rows")}
-# Each layer waits for messages of its own; on two CPU cores a step takes up to ten times as long.
-SLOW = ("fully-sharded", "tensor", "channels", "rows")
+# What divides layers: the matrices of a Transformer, or convolutions, of which only what they send
+# is counted.
+DIVIDED = {"transformer": ("tensor",), "amoebanet-d": COUNTED}
+# Each layer waits for messages of its own; on two CPU cores a step takes up to four times as long.
+SLOW = ("fully-sharded", "tensor")
 
 
 class Sizes(NamedTuple):
@@ -70,9 +71,10 @@ def _work(scale: Scale) -> Iterator[Group]:
     arguments = {**size.transformer, "dropout": 0.0}, size.amoebanet
     for model, args, batch in zip(WORK, arguments, (size.batch, size.images), strict=True):
         run = partial(_run, batch=batch, model=model, model_args=args, **in_blocks(scale))
-        names = [*ON_TWO, *DIVIDED[model]]
+        names = [*ON_TWO]
         runs = [run("single", 1)]
         if model == "transformer":
+            names.append("tensor")
             for checkpoint in ("except_last", "always"):
                 runs += [run("single", 1, checkpoint=checkpoint)]
                 runs += [run("gpipe", 2, checkpoint=checkpoint)]
@@ -108,6 +110,7 @@ def _traffic(scale: Scale) -> Group:
     runs = []
     for model, (args, N) in work.items():
         for name in ("gpipe", "data", *DIVIDED[model]):
-            fields = fields_of(name, devices) | {"M": 1, "model_args": args}
-            runs.append(RunSpec(**_COUNTED, **fields, model=model, N=N))
+            divided = {"K": 1, "library": name, "tensor_parallel": devices}
+            fields = divided if name in COUNTED else fields_of(name, devices)
+            runs.append(RunSpec(**_COUNTED, **fields, model=model, model_args=args, M=1, N=N))
     return Group(name=TRAFFIC, runs=tuple(runs), first=True)

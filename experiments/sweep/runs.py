@@ -60,7 +60,7 @@ def experiment(
         N: mini-batch, the same for every run.
         D: replicas of the pipeline, which share the mini-batch.
         method: names of methods that use the devices, each with its own schedule: single, naive,
-            gpipe, 1f1b, interleaved, zb, pipedream, data, fully-sharded, tensor, channels, rows.
+            gpipe, 1f1b, interleaved, zb, pipedream, data, fully-sharded, tensor.
             See repro.methods.named.
         model_args: arguments of the model, such as L=3 D=16 image=64. Without any, AmoebaNet, the
             Transformer and timm's models are small at scale smoke and laptop, and of their

@@ -8,8 +8,8 @@ from repro.harness.plan import Plan
 from repro.harness.predict import waits
 from repro.harness.spec import RunSpec, canonical
 from repro.io.redact import tilde_to_home
-from repro.methods.convolutions import refuse_undivided
 from repro.methods.divided import refuse_indivisible
+from repro.methods.named import COUNTED
 from repro.models import Model, build
 
 
@@ -72,16 +72,19 @@ def check_model(spec: RunSpec, model: Model) -> None:
             f"'{fidelity}' or 'simulated'; set that"
         )
     spec.check_depth(len(model.layers))
-    if spec.tensor_parallel is not None:
+    if spec.library in COUNTED:
+        if spec.task != "traffic" or not spec.model.startswith("amoebanet"):
+            raise ValueError(
+                f"library = '{spec.library}': convolutions are not divided; what those of "
+                "AmoebaNet would send is counted; set task='traffic' and model='amoebanet-d'"
+            )
+    elif spec.tensor_parallel is not None:
         if spec.library == "repro":
             raise ValueError(
-                f"tensor_parallel = {spec.tensor_parallel}: our pipeline divides no layer; use the "
-                "library 'tensor', 'channels' or 'rows'"
+                f"tensor_parallel = {spec.tensor_parallel}: our pipeline divides no layer; use "
+                "library='tensor'"
             )
         try:
-            if spec.library in ("channels", "rows"):
-                refuse_undivided(spec.library, model.layers, spec.tensor_parallel)
-            else:
-                refuse_indivisible(model.layers, spec.tensor_parallel)
+            refuse_indivisible(model.layers, spec.tensor_parallel)
         except ValueError as error:
             raise ValueError(f"model = '{spec.model}' with {error}") from None

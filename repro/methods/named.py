@@ -34,9 +34,6 @@ METHODS: dict[str, tuple[str, Fields]] = {
     "fully-sharded": ("D", {"library": "fsdp"}),
     # Each matrix divided over the devices (torch.distributed.tensor.parallel).
     "tensor": ("tensor_parallel", {"library": "tensor"}),
-    # Each convolution divided by its output channels, or all images by their rows.
-    "channels": ("tensor_parallel", {"library": "channels"}),
-    "rows": ("tensor_parallel", {"library": "rows"}),
 }
 # Field of a run -> its values, where these are limited.
 Allowed = dict[str, tuple[Any, ...] | range]
@@ -69,6 +66,7 @@ _LOOP: Allowed = {**_PIPELINE, "K": (1,), "task": ("train",), "fidelity": ("meas
 _TORCH = "peers.pipelining.Pipelining"
 # With recomputation it runs a block of n linear layers n + 2 times, see `findings`.
 _ZERO_BUBBLE: Allowed = {**_PIPELINE, "schedule": ("zb",), "checkpoint": ("never",)}
+COUNTED = ("channels", "rows")  # see `counted`
 # Library -> its class in `repro.methods`, and the runs that it accepts.
 LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "repro": ("own.Own", {}),
@@ -86,8 +84,9 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "ddp": ("unpipelined.DataParallel", _REPLICAS),
     "fsdp": ("sharded.FullySharded", _REPLICAS),
     "tensor": ("sharded.TensorParallel", _TENSOR),
-    "channels": ("convolutions.ChannelParallel", _TENSOR),
-    "rows": ("convolutions.RowParallel", _TENSOR),
+    # Of convolutions divided by channels or rows it is only counted what they send. There are older
+    # records of steps that were measured.
+    **dict.fromkeys(COUNTED, ("", _TENSOR)),
 }
 
 

@@ -24,7 +24,6 @@ _OPERATORS: dict[str, tuple[str, int]] = {
     "_c10d_functional::all_gather_into_tensor": ("all-gather", -1),
     "_c10d_functional::all_reduce": ("all-reduce", 0),
     "_c10d_functional::all_reduce_": ("all-reduce", 0),
-    "_c10d_functional::all_to_all_single": ("messages", 0),  # nothing of it is for the sender
 }
 _SEND_NOTHING = {
     "c10d::recv_",

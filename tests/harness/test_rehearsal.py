@@ -34,6 +34,7 @@ def test_plan_refuses_what_run_refuses(
 
 
 SIMULATED = {"fidelity": "simulated", "profile": "tpu-v2"}
+ROWS = {"tensor_parallel": 2, "library": "rows", "trace": False}
 WAITS = {"model": "timed", "model_args": {}}
 
 
@@ -42,7 +43,8 @@ WAITS = {"model": "timed", "model_args": {}}
     [
         (WAITS, "^fidelity = 'measured': the layers of timed wait, so allowed is"),
         ({"fidelity": "emulated"}, "^fidelity = 'emulated': the layers of transformer compute"),
-        ({"tensor_parallel": 2}, "^tensor_parallel = 2: .* 'channels' or 'rows'$"),
+        ({"tensor_parallel": 2}, "^tensor_parallel = 2: .* use library='tensor'$"),
+        (ROWS, "^library = 'rows': .* set task='traffic' and model='amoebanet-d'$"),
         ({"fidelity": "simulated"}, "layers that compute need a device; one of a100"),
         (SIMULATED | {"profile": "tpu-v5"}, "tpu-v"),
         (SIMULATED | WAITS, "layers that wait have fixed times"),
