@@ -41,29 +41,18 @@ PER_RANK = {"interleaved-1f1b": 2}  # stages
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Correctness, then speed, against torch.distributed.pipelining, DeepSpeed and torchgpipe."""
+    """Speed against torch.distributed.pipelining and DeepSpeed."""
     return Experiment(
         **ABOUT.of_experiment,
-        needs="2 devices; torchgpipe and deepspeed are optional extras",
+        needs="2 devices; deepspeed is an optional extra",
         minutes={"smoke": 0.4, "laptop": 6.4, "node": 25, "paper": 25},
         rounds=sets(scale),
         groups=(
-            Group(name="checks", runs=_checks()),
             *_speed(scale),
             # Waits hardly differ from round to round.
             Group(name="known-durations", runs=_known(*SIZES[scale].known, scale), rounds=1),
         ),
     )
-
-
-def _checks() -> tuple[RunSpec, ...]:
-    common: dict[str, Any] = {"model": "import:repro.methods.probe:probe", "K": 2, "M": 4, "N": 16}
-    common |= {"task": "check", "trace": False}
-    runs = sweep(library=["repro", "torch", "torchgpipe"], balance=(2, 2), **common)
-    for schedule in ("1f1b", "interleaved-1f1b"):
-        common |= {"schedule": schedule, "stages_per_rank": PER_RANK.get(schedule)}
-        runs += sweep(library=PEERS[schedule], balance="uniform", **common)
-    return runs
 
 
 def _speed(scale: Scale) -> Iterator[Group]:

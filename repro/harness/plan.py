@@ -35,10 +35,7 @@ from repro.io.untrusted import SMALL, did_you_mean, from_json, read_text
 _CONTEXT = 600 * 2**20  # of a process on a GPU, besides what torch hands out: an assumption
 _PROCESSES = 128  # at most, of stages that share this machine's devices
 # Peer libraries that are not among the dependencies -> what installs them.
-INSTALL: dict[Library, str] = {
-    "torchgpipe": "--no-deps torchgpipe==0.0.7",
-    "deepspeed": "deepspeed==0.19.8",
-}
+INSTALL: dict[Library, str] = {"deepspeed": "deepspeed==0.19.8"}
 # What `--only` chooses by.
 _FILTERS = [name for name in FIELDS if name not in ("model_args", "balance", "training")]
 

@@ -12,6 +12,12 @@ from repro.methods.divided import refuse_indivisible
 from repro.methods.named import COUNTED
 from repro.models import Model, build
 
+# What replaces tasks that runs no longer have.
+_OLD_TASKS = {
+    "roofline": "'calibrate' times layers",
+    "check": "`repro run consistency` compares trainings with other K",
+}
+
 
 def check_plans(plans: Sequence[Plan]) -> None:
     """Raise a one-line ValueError if a run does not fit its model.
@@ -50,8 +56,8 @@ def _check_fit(spec: RunSpec) -> None:
 def check_model(spec: RunSpec, model: Model) -> None:
     """Raise a one-line ValueError unless a run fits its model, of which no layer is built."""
     verb, fidelity = ("wait", "emulated") if waits(model) else ("compute", "measured")
-    if spec.task == "roofline":
-        raise ValueError("task = 'roofline': only old records have it; 'calibrate' times layers")
+    if spec.task in _OLD_TASKS:
+        raise ValueError(f"task = '{spec.task}': only old records have it; {_OLD_TASKS[spec.task]}")
     if spec.task == "calibrate" and waits(model):
         raise ValueError(
             f"model = '{spec.model}' with task = '{spec.task}': its layers wait for fixed "
@@ -72,6 +78,8 @@ def check_model(spec: RunSpec, model: Model) -> None:
             f"'{fidelity}' or 'simulated'; set that"
         )
     spec.check_depth(len(model.layers))
+    if spec.library == "torchgpipe":
+        raise ValueError("library = 'torchgpipe': only old records have it; use library='torch'")
     if spec.library in COUNTED:
         if spec.task != "traffic" or not spec.model.startswith("amoebanet"):
             raise ValueError(

@@ -35,11 +35,6 @@ class Request:
     bases: tuple[int, ...] = ()  # numbers of the runs beside it that it is divided by
 
     @property
-    def processes(self) -> int:
-        """Ranks that take part."""
-        return 1 if self.spec.library == "torchgpipe" else self.spec.devices
-
-    @property
     def apart(self) -> bool:
         """Whether it takes one process of the CPU, and nothing of it is timed.
 

@@ -49,7 +49,7 @@ class _Recorded(BaseModel):
 
 
 class Finding(_Recorded):
-    """The outcome of one check of a library, see `repro.methods.checks.Check`."""
+    """The outcome of a check of a library, "ok", "wrong" or "none"; its greatest difference."""
 
     verdict: str
     value: float | None
@@ -155,7 +155,7 @@ class TrainRound(_Round):
 
 
 class CheckRound(_Round):
-    """The outcome of each check of a library, by the name of the check."""
+    """The outcome of each check of a library, by the name of the check; of old records alone."""
 
     task: Literal["check"] = "check"
     checks: Annotated[dict[str, Finding], Field(min_length=1)]

@@ -1,7 +1,7 @@
 """Ways of training a model on several devices: ours and those of peer libraries, one interface.
 
-`make(library, setup)` builds one. `checks` compares it with the unsplit model. It imports torch
-when it is called, so that `repro.methods.named` can be imported without.
+`make(library, setup)` builds one. It imports torch when it is called, so that
+`repro.methods.named` can be imported without.
 """
 
 from __future__ import annotations

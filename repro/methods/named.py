@@ -77,7 +77,7 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "torch-zbv": ("peers.pipelining.ZeroBubbleV", _ZERO_BUBBLE),
     "torch-dualpipev": ("peers.pipelining.DualPipeV", _ZERO_BUBBLE),
     "deepspeed": ("peers.deepspeed.DeepSpeedPipeline", {**_PIPELINE, "schedule": ("1f1b",)}),
-    "torchgpipe": ("peers.torchgpipe.TorchGPipe", _PIPELINE),
+    "torchgpipe": ("", _PIPELINE),  # of old records alone
     "pipedream": ("pipedream.PipeDream", {**_PIPELINE, "checkpoint": ("never",)}),
     "minimal": ("minimal.Minimal", _MINIMAL),
     "loop": ("loop.Loop", _LOOP),

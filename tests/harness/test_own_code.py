@@ -40,7 +40,7 @@ def test_an_edit_of_what_it_imports_is_another_model(folder: Path):
     (folder / "broken.py").write_text("def (")
     assert code_of("import:broken:layers")
     assert code_of("import:not_there:layers") is None
-    assert code_of("import:repro.methods.probe:probe") is None
+    assert code_of("import:repro.models.on_gpu:bfloat16") is None
 
 
 def test_an_edited_model_is_measured_again_beside_the_old_one(folder: Path, monkeypatch):

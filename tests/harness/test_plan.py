@@ -78,10 +78,10 @@ def test_a_baseline_is_cut_by_the_same_rule_but_for_one_stage(tmp_path: Path):
     assert compared(spec(4, 4, balance=(2, 2, 2, 2)), K=2) == compared(spec(2, 4))
 
 
-def test_a_peer_brings_ours_over_both_transports_and_a_check_needs_one_round(tmp_path: Path):
+def test_a_peer_brings_ours_over_both_transports_and_a_count_needs_one_round(tmp_path: Path):
     ours, peer = (spec(2, 4, library=library, trace=False) for library in ("repro", "torch"))
     gloo = spec(2, 4, transport="gloo", trace=False)
-    of = experiment(ours, peer, gloo, spec(2, 4, trace=False, task="check"))
+    of = experiment(ours, peer, gloo, spec(2, 4, trace=False, task="traffic"))
     made = make(tmp_path, "library=torch", of=of)
     assert [run.spec for run in made.runs if run.added] == [ours, gloo]
     second = make(tmp_path, of=of).fresh_rounds("timed")[1]

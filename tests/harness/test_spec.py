@@ -59,7 +59,7 @@ DEEPSPEED = {"library": "deepspeed", "trace": False, "schedule": "1f1b"}
         ({"library": "torch"}, ["trace = True with library = 'torch': allowed is False; set that"]),
         ({"library": "tensor", "trace": False, "K": 1}, ["tensor_parallel = None", "2 to 1024"]),
         ({**DEEPSPEED, "M": 3}, ["N = 8, M = 3", "deepspeed", "one size", "N=6"]),
-        ({"task": "check", "N": 9, "M": 4}, ["N = 9, M = 4", "multiple of M", "try N=8"]),
+        ({"task": "traffic", "N": 9, "M": 4}, ["N = 9, M = 4", "multiple of M", "try N=8"]),
         ({"profile": "v100"}, ["profile = 'v100': a train run has no such field, but a"]),
     ],
 )

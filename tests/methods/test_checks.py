@@ -1,9 +1,9 @@
-"""The checks themselves, on methods that are wrong in one way; test_adapters.py has more."""
+"""The comparison with the unsplit model, of methods that are wrong in one way."""
 
 from typing import Any
 
 import pytest
-from probed import examined
+from probed import beside_unsplit
 from torch import nn
 
 from repro.gpipe import StepResult
@@ -28,11 +28,13 @@ class Faulty(Own):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "evidence"), [("batch norm", "num_batches_tracked is 8"), ("gradients", "off by")]
+    ("fault", "words", "tracked"),
+    [
+        ("batch norm", ("rounding", "different"), {8}),
+        ("gradients", ("different", "same bits"), {1}),
+    ],
 )
-def test_each_fault_is_found_by_its_own_check_alone(wrong, evidence):
-    method = type("Faulty", (Faulty,), {"fault": wrong})
-    found = examined(method, stages=1, balance=(4,))
-    verdicts = {name: check.verdict for name, check in found.items()}
-    assert verdicts == {"gradients": "ok", "batch norm": "ok"} | {wrong: "wrong"}
-    assert evidence in found[wrong].evidence
+def test_each_fault_is_found(fault, words, tracked):
+    found = beside_unsplit(type("Faulty", (Faulty,), {"fault": fault}), stages=1, balance=(4,))
+    assert (found.gradients, found.statistics) == words
+    assert found.tracked == tracked

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from probed import setup
+from probed import probe, setup
 from torch import Tensor, nn
 
 from repro.gpipe import launch
 from repro.gpipe.tree import split
 from repro.methods.method import Setup
 from repro.methods.pipedream import PipeDream
-from repro.methods.probe import probe
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 N, STEPS = 10, 5

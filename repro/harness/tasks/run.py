@@ -9,16 +9,10 @@ import torch.distributed as dist
 
 from repro.harness.request import Request, Result
 from repro.harness.spec import TIMED
-from repro.harness.tasks import calibrate, check, fit, learn, simulate, traffic, train
+from repro.harness.tasks import calibrate, fit, learn, simulate, traffic, train
 from repro.harness.tasks.setup import groups_of
 
-_TASKS = {
-    "check": check.run,
-    "fit": fit.run,
-    "calibrate": calibrate.run,
-    "learn": learn.run,
-    "traffic": traffic.run,
-}
+_TASKS = {"fit": fit.run, "calibrate": calibrate.run, "learn": learn.run, "traffic": traffic.run}
 
 
 def run(
@@ -36,11 +30,11 @@ def run(
     first = requests[0]
     groups = [groups_of(request.spec) for request in requests]
     if first.device == "cuda":
-        choose_kernels(exact=first.spec.task in ("check", "learn"))
+        choose_kernels(exact=first.spec.task == "learn")
     results: list[Result] = []
     if first.spec.task == "train" and first.spec.fidelity in TIMED:
         results = train.run(requests, rank, groups, at, agree)
-    elif rank < first.processes:
+    elif rank < first.spec.devices:
         task = simulate.run if first.spec.fidelity == "simulated" else _TASKS[first.spec.task]
         results = [task(first, rank, groups[0])]
     if first.device == "cuda":

@@ -64,7 +64,7 @@ def run(
     cuts = {cut_key(each.spec): each.balance for each in requests if each.balance}
     for index, request in enumerate(requests):
         at(index)
-        if rank < request.processes:
+        if rank < request.spec.devices:
             cut = request.balance
             if request.spec.balance == "time":  # the first such run measures it
                 cut = cuts.get(cut_key(request.spec))
