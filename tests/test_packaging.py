@@ -97,9 +97,3 @@ def test_with_the_extra_the_commands_have_experiments_and_files(wheel: Path, tmp
     output(commands / "repro", "report", folder=tmp_path)
     made = (tmp_path / "plots/costs.csv").read_text(encoding="utf-8")
     assert made == (ROOT / "plots/reference/costs.csv").read_text(encoding="utf-8")
-
-    program = (  # errors of predictions are known
-        "from repro.costs.error_bars import CALIBRATED, DATA_SHEET, step_error\n"
-        "assert step_error(CALIBRATED) and step_error(DATA_SHEET)"
-    )
-    output(commands / "python", "-c", program, folder=tmp_path)

@@ -1,18 +1,30 @@
 """How far predicted steps are off, in which range new ones lie, and what the runtime adds."""
 
-import json
+from math import exp
 
+import pytest
 from recorded import changed_runs, with_values
 
-from repro.costs.error_bars import FILE, RATIO
+from repro.costs.error_bars import CALIBRATED, DATA_SHEET, RATIO, step_error
 from repro.experiments.advise import report as advise
-from repro.experiments.costs.record import factors
+from repro.experiments.costs.report import steps
+from repro.experiments.published_errors import nine_of_ten, sizes
+from repro.harness.frame import select
+from repro.report.compare import of_exhibits
 
 
-def test_the_ranges_are_those_of_recorded_steps(reference):
-    """After a change of either: python -m repro.experiments.costs.record."""
-    assert json.loads(FILE.read_text("utf-8")) == factors(reference)
-    assert 1 < RATIO < 1.5
+def test_the_ranges_contain_nine_of_ten_recorded_steps(reference):
+    frame = steps(of_exhibits(reference))
+    published, timed = (select(frame, durations=kind) for kind in (DATA_SHEET, CALIBRATED))
+    by_sheet, by_layers = map(step_error, (DATA_SHEET, CALIBRATED))
+    for errors, factor, source in (
+        (published["ratio"], RATIO, ""),
+        (published["step"], by_sheet.factor, by_sheet.source),
+        (timed["step"], by_layers.factor, by_layers.source),
+    ):
+        assert exp(nine_of_ten(sizes(errors))) == pytest.approx(factor, abs=5e-5)
+        assert not source or source.startswith(f"{len(sizes(errors))} steps ")
+    assert by_sheet.ratio == RATIO
 
 
 def test_the_advised_plan_is_marked_with_its_step_over_the_fastest(reference):
