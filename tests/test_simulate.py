@@ -95,7 +95,7 @@ def test_layers_are_cut_into_stages():
 def test_beyond_the_sizes_that_were_timed_no_layer_gets_faster():
     """A noisy second size, in which one layer took less than in the first."""
     rows: Any = [[1.0, 2.0], [0.9, 3.0]]
-    slower = [[2 * seconds for seconds in row] for row in rows]
+    slower: Any = [[2 * seconds for seconds in row] for row in rows]
     found = Calibration(
         forward=rows,
         recompute=slower,
