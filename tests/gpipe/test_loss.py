@@ -278,13 +278,19 @@ class Counting:
 
 @pytest.mark.parametrize("checkpoint", ["always", "never", "except_last"])
 def test_what_a_loss_counts_is_counted_once(checkpoint: str):
-    loss, pipe = Counting(), one_stage(checkpoint=checkpoint)
+    counting, pipe = Counting(), one_stage(checkpoint=checkpoint)
     x, y = random(N, 8, seed=7), labels()
+    in_closure = [0]
+
+    def loss(outputs: Tensor, targets: Tensor) -> Any:
+        in_closure[0] += len(targets)
+        return counting(outputs, targets)
+
     outputs: Any = pipe.predict(x)
     right = int((outputs.argmax(1) == y).sum())
     results = [pipe.train_step(x, y, loss) for _ in range(3)]
-    counts = [loss.number, int(loss.tensor), len(loss.list), loss.dict["n"]]
-    assert counts == [3 * N] * 4
+    counts = [counting.number, int(counting.tensor), len(counting.list), counting.dict["n"]]
+    assert [*counts, *in_closure] == [3 * N] * 5
     expected = {"n": N, "right": right, "calls": 4, "bytes": 400}
     assert [result.metrics for result in results] == [expected] * 3
     assert pipe.evaluate(x, y, loss).metrics == expected

@@ -58,7 +58,7 @@ TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
         ),
         ({"layers": Scaled(linear())}, "Scaled has a forward of its own"),
         ({"layers": [TIED, nn.ReLU(), TIED], **TWO_STAGES}, "by stages 0 and 1; .*hand it on"),
-        ({"layers": [torch.compile(nn.BatchNorm1d(4))]}, "a compiled layer that holds a norm"),
+        ({"layers": [torch.compile(nn.BatchNorm1d(4))]}, "a compiled or scripted layer that holds"),
         ({"without": ["NonFinit"]}, "without='NonFinit': choose one of .*you mean 'NonFinite'"),
     ],
 )
@@ -146,10 +146,11 @@ def test_losses_that_are_no_mean_over_the_targets(targets: Any, loss: Any, words
 
 def test_a_loss_that_names_an_attribute_of_another_stage():
     other = nn.Linear(WIDTH, 1)
-    block = nn.Sequential(other)
+    block, alias = nn.Sequential(other), other.weight.detach()
     foreign = empty_foreign_layers([linear(), block], [1, 1], nn.Identity())
-    words = "loss_fn: uses Linear of the model, and other stages run layers of it"
+    words = "loss_fn: uses (Linear|Tensor) of the model, and other stages run layers of it"
     refused(words, refuse_foreign_modules, lambda *_: X.sum() * other.in_features, foreign)
+    refused(words, refuse_foreign_modules, lambda *_: alias.sum(), foreign)
     refuse_foreign_modules(lambda *_: other(X).sum(), foreign)  # which raises by itself
     names: list[object] = []
     refuse_foreign_modules(lambda *_: names.append(block), foreign)
@@ -167,6 +168,12 @@ def test_a_loss_does_not_use_layers_of_an_earlier_stage_of_its_rank():
 
 
 HELD = linear()
+
+
+def test_a_scripted_norm():
+    with pytest.warns(FutureWarning, match="torch.jit.script"):
+        norm: Any = torch.jit.script(nn.BatchNorm1d(WIDTH))
+    refused("a compiled or scripted layer that holds a norm", Pipeline, [norm], 1, 1, device="cpu")
 
 
 def split_model() -> Any:

@@ -5,11 +5,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe import PipelineConfig
-from repro.gpipe.tree import map_leaves, split
-from repro.methods import make
-from repro.methods.checks import Check, examine
-from repro.methods.method import Setup
+from repro.gpipe import Pipeline
+from repro.gpipe.core.compare import Comparison
+from repro.gpipe.tree import map_leaves
 from repro.models import build
 
 M, N = 2, 4
@@ -42,19 +40,12 @@ def batch(model, examples, seed):
     )
 
 
-def cut_in_two() -> dict[str, dict[str, Check]]:
-    """Every model cut in two, held against the model in one piece."""
-    checks = {}
+def cut_in_two() -> dict[str, Comparison]:
+    """Each model cut in two, compared with the model in one piece."""
+    found = {}
     for name, arguments in MODELS.items():
         model = build(name, **arguments)
-        draw = partial(batch, model)
-        setup = Setup(
-            [partial(doubled, layer) for layer in model.layers],
-            model.loss,
-            PipelineConfig(2, M, balance="uniform"),
-            split(draw(N, 0)[0], M)[0],
-            torch.device("cpu"),
-            partial(torch.optim.SGD, lr=1.0),
-        )
-        checks[name] = examine(partial(make, "repro"), setup, draw, N)
-    return checks
+        layers = [partial(doubled, layer) for layer in model.layers]
+        pipe = Pipeline(layers, 2, M, balance="uniform")
+        found[name] = pipe.compare(*batch(model, N, 0), model.loss)
+    return found

@@ -41,16 +41,14 @@ def test_every_model_trains_on_its_own_data_and_its_loss_is_a_mean(name):
 
 
 @pytest.fixture(scope="module")
-def checks():
+def comparisons():
     """Of every model cut into two stages."""
     return launch(cut_in_two, stages=2)[0]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_cut_in_two_trains_as_in_one_piece(checks, name):
-    for check in checks[name].values():
-        assert check.verdict in ("ok", "none"), check
-    assert checks[name]["gradients"].verdict == "ok"
+def test_a_model_cut_in_two_trains_as_in_one_piece(comparisons, name):
+    assert comparisons[name].verdict != "different", comparisons[name]
 
 
 @pytest.mark.parametrize(

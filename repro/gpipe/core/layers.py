@@ -145,8 +145,9 @@ def refuse_unfit(module: nn.Module, index: int, stages: int) -> None:
                 f"{path}: {type(part).__name__} would wait for the other stages, which do not have "
                 "this layer; use nn.BatchNorm1d, 2d or 3d, and replicas=D"
             )
-        if is_compiled(part) and any(hasattr(each, "running_mean") for each in part.modules()):
+        is_fixed = is_compiled(part) or isinstance(part, torch.jit.ScriptModule)
+        if is_fixed and any(hasattr(each, "running_mean") for each in part.modules()):
             raise ValueError(
-                f"{path}: a compiled layer that holds a norm with running statistics, which move "
-                "once a step; compile the parts beside the norm"
+                f"{path}: a compiled or scripted layer that holds a norm with running statistics, "
+                "which move once a step; compile the parts beside the norm"
             )

@@ -55,11 +55,12 @@ def inner_loss(loss_fn: Any) -> Any:
     return loss
 
 
-def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None:
+def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
     """Raise a ValueError if a loss reads what layers of other stages hold: they never run here.
 
-    That is an attribute that it names, of a layer that it reaches. Weights raise an error of their
-    own, so a loss may reach a container of all layers.
+    That is an attribute that it names, of a layer that it reaches, or a weight that was detached
+    before the layer was emptied. Other weights raise an error of their own, so a loss may reach a
+    container of all layers.
     """
     reached = [*reachable(loss_fn)] if foreign else []
     codes = [each.__code__ for each in reached if isinstance(each, FunctionType)]
@@ -67,7 +68,9 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None
     for found in reached:
         every = found.modules() if isinstance(found, nn.Module) else ()
         parts = [part for part in every if part in foreign]
-        if any(name in vars(part) or hasattr(type(part), name) for part in parts for name in named):
+        reads = any(n in vars(part) or hasattr(type(part), n) for part in parts for n in named)
+        is_tensor = isinstance(found, Tensor) and found.layout == torch.strided
+        if reads or (is_tensor and found.untyped_storage() in foreign):
             raise ValueError(
                 f"loss_fn: uses {type(found).__name__} of the model, and other stages run layers "
                 "of it; return what the loss needs with the outputs"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from repro.gpipe.comm.message import copied
+from repro.gpipe.core.callables import reachable
 from repro.gpipe.core.run_layers import LayerRunner
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.snapshot import state_preserved
@@ -156,7 +157,7 @@ class LossCheck:
 
     def _value(self, outputs: Tree, targets: Tree) -> float:
         """The loss, without a trace."""
-        unchanged = state_preserved(self._loss)
+        unchanged = state_preserved(*reachable(self._loss))
         with torch.no_grad(), unchanged, rng.trial(self._runner.device) as has_drawn:
             try:
                 with self._runner.region:

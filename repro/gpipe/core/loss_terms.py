@@ -38,11 +38,14 @@ def _options(loss_fn: Any) -> dict[str, Any]:
     """The options of a module or a function of torch.nn, or of a partial of it; else nothing."""
     if isinstance(loss_fn, nn.Module):
         is_torchs = type(loss_fn).__module__ == "torch.nn.modules.loss"
-        return vars(loss_fn) | loss_fn._buffers if is_torchs else {}
+        hooks = loss_fn._forward_hooks or loss_fn._forward_pre_hooks
+        return vars(loss_fn) | loss_fn._buffers if is_torchs and not hooks else {}
     given = loss_fn.keywords if isinstance(loss_fn, partial) and not loss_fn.args else {}
     function: Any = loss_fn.func if given else loss_fn
     is_torchs = getattr(function, "__module__", "") == "torch.nn.functional"
     if not is_torchs or "reduction" not in function.__code__.co_varnames:
+        return {}
+    if given.keys() & {"size_average", "reduce"}:  # which torch still puts before `reduction`
         return {}
     of_labels = function in (functional.cross_entropy, functional.nll_loss)
     return {"reduction": "mean"} | ({"ignore_index": -100} if of_labels else {}) | given

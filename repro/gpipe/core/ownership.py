@@ -45,12 +45,13 @@ class TrainedElsewhere(nn.Parameter):
 
 def empty_foreign_layers(
     layers: Sequence[Any], balance: Sequence[int], held: nn.Module
-) -> WeakSet[nn.Module]:
+) -> WeakSet[Any]:
     """Take the values out of the user's layers that this process, which runs `held`, does not run.
 
-    They would stay the initial ones, and take memory. Returned are the modules of these layers.
+    They would stay the initial ones, and take memory. Returned are the modules of these layers and
+    the storages of their parameters, which somebody may hold without them.
     """
-    foreign: WeakSet[nn.Module] = WeakSet()
+    foreign: WeakSet[Any] = WeakSet()
     own = {*held.modules()}
     stage_of = [stage for stage, count in enumerate(balance) for _ in range(count)]
     for index, layer in enumerate(layers):
@@ -68,11 +69,11 @@ def empty_foreign_layers(
             for tensors in of_part:
                 for key, tensor in [*tensors.items()]:
                     if tensor is not None:
-                        tensors[key] = _emptied(tensor, problem)
+                        tensors[key] = _emptied(tensor, problem, foreign)
     return foreign
 
 
-def _emptied(tensor: Any, problem: str) -> Tensor:
+def _emptied(tensor: Any, problem: str, foreign: WeakSet[Any]) -> Tensor:
     """A parameter is emptied in place, for whoever else has it; a buffer may be a constant."""
     if isinstance(tensor, TrainedElsewhere) or tensor.is_meta:
         return tensor
@@ -80,6 +81,8 @@ def _emptied(tensor: Any, problem: str) -> Tensor:
     empty = Tensor._make_subclass(TrainedElsewhere, blank, tensor.requires_grad)
     vars(empty).update(vars(tensor), problem=problem)
     if isinstance(tensor, nn.Parameter):
+        if tensor.layout == torch.strided:
+            foreign.add(tensor.untyped_storage())
         try:
             torch.utils.swap_tensors(tensor, empty)
             return tensor
