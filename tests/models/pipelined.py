@@ -47,5 +47,6 @@ def cut_in_two() -> dict[str, Comparison]:
         model = build(name, **arguments)
         layers = [partial(doubled, layer) for layer in model.layers]
         pipe = Pipeline(layers, 2, M, balance="uniform")
-        found[name] = pipe.compare(*batch(model, N, 0), model.loss)
+        inputs, targets = batch(model, N, 0)
+        found[name] = pipe.compare(inputs, targets, model.loss)
     return found

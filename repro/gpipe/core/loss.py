@@ -69,8 +69,9 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
         every = found.modules() if isinstance(found, nn.Module) else ()
         parts = [part for part in every if part in foreign]
         reads = any(n in vars(part) or hasattr(type(part), n) for part in parts for n in named)
-        is_tensor = isinstance(found, Tensor) and found.layout == torch.strided
-        if reads or (is_tensor and found.untyped_storage() in foreign):
+        if isinstance(found, Tensor) and found.layout == torch.strided:
+            reads = found.untyped_storage() in foreign
+        if reads:
             raise ValueError(
                 f"loss_fn: uses {type(found).__name__} of the model, and other stages run layers "
                 "of it; return what the loss needs with the outputs"
