@@ -191,7 +191,7 @@ def training_run(
         M=M,
         N=N,
         steps=steps,
-        checkpoint=recompute(scale),
+        recompute=recompute(scale),
         training=Training(
             data=languages,
             data_args={"vocabulary": tokens["V"], "S": tokens["S"], "T": tokens["T"], **more},

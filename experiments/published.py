@@ -19,11 +19,11 @@ def _of_torchgpipe(name: str, model: str, **changed: Any) -> Iterator[Published]
     """Simulated runs with torchgpipe's samples/s; ratios are over the first."""
     for peer in torchgpipe(name):
         # Some of its benchmarks leave the rule at torchgpipe's default.
-        rule = peer.checkpoint or ("never" if peer.K is None else "except_last")
+        rule = peer.recompute or ("never" if peer.K is None else "except_last")
         M = peer.M or 1
         assert peer.N is not None
         fields: dict[str, Any] = {"K": peer.K or 1, "M": M, "N": M * round(peer.N / M)}
-        fields |= {"checkpoint": rule, "balance": peer.balance or "time", "profile": "p40"}
+        fields |= {"recompute": rule, "balance": peer.balance or "time", "profile": "p40"}
         yield (
             RunSpec(model=model, **SIMULATED, **fields | changed),
             peer.values["samples_per_s"] or nan,

@@ -42,7 +42,7 @@ def plans(results: Results) -> Frame:
     for where in frame["where"].unique():
         here = select(frame, where=where)
         frame.loc[here[PREDICTED].idxmin(), "plan"] += _mark(results, here)
-    return frame.rename(columns={"checkpoint": "recomputed"})
+    return frame.rename(columns={"recompute": "recomputed"})
 
 
 def _mark(results: Results, plans: Frame) -> str:

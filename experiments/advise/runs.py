@@ -4,13 +4,13 @@ from typing import Any
 
 from repro.harness.about import read_about
 from repro.harness.sizes import TRANSFORMER, in_blocks, sets
-from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, ScheduleName
+from repro.harness.spec import Experiment, Group, Recompute, RunSpec, Scale, ScheduleName
 
 NAME = "advise"
 ABOUT = read_about(__file__)
 SIZES = {"smoke": (16, 2), "laptop": (32, 4), "node": (64, 4)}  # N, least examples that are timed
-# Schedule, K, D, M, checkpoint mode. A single stage has the order 1F1B, as in `repro predict`.
-PLANS: tuple[tuple[ScheduleName, int, int, int, Checkpoint], ...] = (
+# Schedule, K, D, M, recompute mode. A single stage has the order 1F1B, as in `repro predict`.
+PLANS: tuple[tuple[ScheduleName, int, int, int, Recompute], ...] = (
     ("1f1b", 1, 1, 1, "never"),
     ("1f1b", 1, 1, 4, "never"),
     ("1f1b", 1, 1, 4, "always"),
@@ -36,7 +36,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     common: dict[str, Any] = {"model": "transformer", "model_args": TRANSFORMER[scale], "N": N}
     timed = RunSpec(K=2, M=N // smallest, task="calibrate", balance="uniform", steps=1, **common)
     common |= {"trace": False, **in_blocks(scale)}
-    names = ("schedule", "K", "D", "M", "checkpoint")
+    names = ("schedule", "K", "D", "M", "recompute")
     plans: list[dict[str, Any]] = [dict(zip(names, plan, strict=True)) for plan in PLANS]
     for plan in plans:
         plan["stages_per_rank"] = 2 if plan["schedule"] == "interleaved-1f1b" else None

@@ -87,7 +87,7 @@ def _run(
         M=1 if on_cpu else 32,
         N=of.N,
         steps=steps,
-        checkpoint=recompute(scale),
+        recompute=recompute(scale),
         training=training.model_copy(update={"arm": arm}),
     )
 

@@ -35,12 +35,12 @@ def tables(results: Results) -> list[Table]:
 
 def side_by_side(results: Results) -> Table:
     frame, work = recorded(results, plan.WORK), ["where", "group"]  # one model at one place
-    alone = select(frame, method="single", checkpoint="never").drop_duplicates(work)
+    alone = select(frame, method="single", recompute="never").drop_duplicates(work)
     frame = frame.join(alone.set_index(work)["run"].rename("alone"), on=work)
     pairs = zip(frame["run"], frame["alone"].replace({nan: None}), strict=True)
     frame = with_interval(frame, OVER_ONE, [ratio_of(results, *pair) for pair in pairs])
     table = frame[["where"]].assign(model=frame["model"].map(style.model_name))
-    table["method"] = frame["method"] + frame["checkpoint"].map(RECOMPUTED).fillna("")
+    table["method"] = frame["method"] + frame["recompute"].map(RECOMPUTED).fillna("")
     table[OVER_ONE] = or_status(frame, OVER_ONE)
     table = table.join(frame.filter(like=f"{OVER_ONE}: "))
     table[PEAK], table[SENT] = 1024 * frame["peak_gib_max"], frame[SENT]

@@ -51,7 +51,7 @@ SIZES: dict[Scale, Sizes] = {
 
 K = 8  # devices of the paper's size
 _COUNTED: dict[str, Any] = {"task": "traffic", "fidelity": "counted", "trace": False}
-_COUNTED |= {"balance": "flops", "checkpoint": "never"}
+_COUNTED |= {"balance": "flops", "recompute": "never"}
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
@@ -75,9 +75,9 @@ def _work(scale: Scale) -> Iterator[Group]:
         runs = [run("single", 1)]
         if model == "transformer":
             names.append("tensor")
-            for checkpoint in ("except_last", "always"):
-                runs += [run("single", 1, checkpoint=checkpoint)]
-                runs += [run("gpipe", 2, checkpoint=checkpoint)]
+            for recompute in ("except_last", "always"):
+                runs += [run("single", 1, recompute=recompute)]
+                runs += [run("gpipe", 2, recompute=recompute)]
         runs += [run(name, 2) for name in names]
         yield Group(name=model, runs=(*runs, *controls_at(scale, run("gpipe", 2))))
 
@@ -92,7 +92,7 @@ def _run(name: str, devices: int, *, batch: tuple[int, int], **given: Any) -> Ru
         "N": N,
         # M counts those of one replica. So all methods have micro-batches of the same size.
         "M": M // fields.get("D", 1),
-        "checkpoint": "never",
+        "recompute": "never",
         "balance": "flops",
         "optimizer": "adam",
         "lr": 3e-4,

@@ -60,7 +60,7 @@ def with_noise(results: Results, lines: Frame) -> Frame:
 def step_name(run: Run) -> str:
     """The work of a step: model, M, and whether it recomputes."""
     waits = f"{run.K} equal stages that wait (emulated)"
-    recomputes = ", recomputes" if run.checkpoint == "always" else ""
+    recomputes = ", recomputes" if run.recompute == "always" else ""
     return f"{waits if run.model == 'timed' else model_name(run.model)}, M={run.M}{recomputes}"
 
 

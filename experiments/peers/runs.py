@@ -59,14 +59,14 @@ def _speed(scale: Scale) -> Iterator[Group]:
     size = SIZES[scale]
     for model, args in (("amoebanet-d", size.amoebanet), ("transformer", size.transformer)):
         common: dict[str, Any] = {"model": model, "model_args": args, "K": 2, "N": size.N}
-        common |= {"checkpoint": ["always", "never"]}
+        common |= {"recompute": ["always", "never"]}
         # Steps at M=1 are the shortest, and the nearest to a peer's.
         blocks = {M: in_blocks(scale, 15 if M == 1 else 8) for M in size.Ms}
         for schedule in ("gpipe", "1f1b", "interleaved-1f1b"):
             at = [M for M in size.Ms if schedule == "gpipe" or M >= 2]
             runs = [run for M in at for run in _beside(schedule, scale, M=M, **blocks[M], **common)]
             if (model, schedule) == ("transformer", "gpipe") and scale in ON_CPU:
-                page = common | {"library": "minimal", "checkpoint": "always", "trace": False}
+                page = common | {"library": "minimal", "recompute": "always", "trace": False}
                 runs += [RunSpec(M=M, **blocks[M], **page) for M in at]
             yield Group(name=f"{model}-{schedule}", runs=tuple(runs))
     yield Group(name="transformer-zb", runs=_zero_bubble(size, scale))
@@ -75,7 +75,7 @@ def _speed(scale: Scale) -> Iterator[Group]:
 def _zero_bubble(size: Sizes, scale: Scale) -> tuple[RunSpec, ...]:
     """Ours with one stage a rank, torch's with two, so that each is cut on its own."""
     common: dict[str, Any] = {"model": "transformer", "model_args": size.transformer, "K": 2}
-    common |= {"N": size.N, "checkpoint": "never", "balance": "flops", **in_blocks(scale, 8)}
+    common |= {"N": size.N, "recompute": "never", "balance": "flops", **in_blocks(scale, 8)}
     beside = [_beside("zb", scale, M=M, **common) for M in sorted({4, size.Ms[-1]})]
     return tuple(run for runs in beside for run in runs)
 

@@ -48,8 +48,8 @@ def _beside(results: Results, run: Run) -> Iterator[tuple[str, Estimate]]:
     others: dict[str, dict[str, Any]] = {"plain loop": {"library": "loop"}}
     if run.fidelity == "measured" and run.K > 1:
         others["K=1 on the same GPU"] = {"K": 1}
-    elif run.checkpoint == "always":
-        others["ours, not recomputing"] = {"checkpoint": "never"}
+    elif run.recompute == "always":
+        others["ours, not recomputing"] = {"recompute": "never"}
     for name, changed in others.items():
         if base := results.baseline(run, **changed):
             ratio, low, high = ratio_of(results, run, base)  # of throughputs
@@ -68,4 +68,4 @@ def _name(run: Run) -> str:
     if "variant" in given:
         name = "ConvNeXt-T"
     format_ = ", bfloat16" if is_half else ""
-    return f"{name}{format_}{', recomputes' if run.checkpoint == 'always' else ''}"
+    return f"{name}{format_}{', recomputes' if run.recompute == 'always' else ''}"

@@ -72,6 +72,6 @@ def _beside_a_loop(fields: dict[str, Any]) -> tuple[RunSpec, ...]:
         run
         for M, blocks in BLOCKS_AT.items()
         for run in sweep(
-            M=M, checkpoint=["always", "never"], library=["repro", "loop"], steps=blocks, **common
+            M=M, recompute=["always", "never"], library=["repro", "loop"], steps=blocks, **common
         )
     )

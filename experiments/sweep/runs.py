@@ -10,11 +10,11 @@ from repro.harness.sizes import BLOCKS, DEFAULT_N, small
 from repro.harness.spec import (
     PLAIN,
     BalanceRule,
-    Checkpoint,
     Experiment,
     Group,
     Optimizer,
     Partitioner,
+    Recompute,
     RunSpec,
     Scale,
     ScheduleName,
@@ -33,7 +33,7 @@ def experiment(
     D: int = 1,
     method: tuple[str, ...] = (),
     model_args: dict[str, Any] | None = None,
-    checkpoint: Checkpoint = "always",
+    recompute: Recompute = "always",
     schedule: ScheduleName = "gpipe",
     stages_per_rank: int | None = None,
     balance: BalanceRule | tuple[int, ...] = "time",
@@ -65,7 +65,7 @@ def experiment(
         model_args: arguments of the model, such as L=3 D=16 image=64. Without any, AmoebaNet, the
             Transformer and timm's models are small at scale smoke and laptop, and of their
             builders' own (the paper's) size at node and paper.
-        checkpoint: which micro-batches are recomputed in the backward pass.
+        recompute: which micro-batches are recomputed in the backward pass.
         schedule: order of forwards and backwards.
         stages_per_rank: of an interleaved schedule, at least 2; K counts the devices.
         balance: what stages are cut by, or one layer count per stage.
@@ -88,7 +88,7 @@ def experiment(
         "model": model,
         "model_args": small(model, scale) if model_args is None else model_args,
         "N": N,
-        "checkpoint": checkpoint,
+        "recompute": recompute,
         "balance": balance,
         "partitioner": partitioner,
         "optimizer": optimizer,

@@ -27,8 +27,8 @@ CHECKED_ARGS: dict[str, Fields] = {
     "transformer": {"L": 6, "d": 128, "H": 512, "heads": 4, "V": 512, "T": 32},
 }
 CHECKED: dict[str, list[Fields]] = {
-    "amoebanet-d": [{"M": 1, "checkpoint": "always"}, {"M": 4, "checkpoint": "except_last"}],
-    "transformer": [{"M": 4, "checkpoint": "always"}, {"M": 8, "checkpoint": "never"}],
+    "amoebanet-d": [{"M": 1, "recompute": "always"}, {"M": 4, "recompute": "except_last"}],
+    "transformer": [{"M": 4, "recompute": "always"}, {"M": 8, "recompute": "never"}],
 }
 ABOUT = read_about(__file__)
 
@@ -90,7 +90,7 @@ def _counted(model: str) -> list[RunSpec]:
 
 def _checked(model: str, scale: Scale) -> list[RunSpec]:
     """Small models whose counted memory is compared with the tensors of a step on a CPU."""
-    cases: list[Fields] = [{"K": 2, "M": 4, "checkpoint": "always"}]
+    cases: list[Fields] = [{"K": 2, "M": 4, "recompute": "always"}]
     if scale == "laptop":
         cases = [{"K": K, **case} for K in (1, 2, 4) for case in CHECKED[model]]
     alike: Fields = {"memory": UNLIMITED_MEMORY, "optimizer": "rmsprop", "N": 8}
@@ -112,7 +112,7 @@ def _capped() -> dict[str, list[RunSpec]]:
 
 def _stages(column: Quoted) -> Fields:
     if column.name == NAIVE:
-        return {"K": 1, "M": 1, "checkpoint": "never"}
+        return {"K": 1, "M": 1, "recompute": "never"}
     return {"K": column.accelerators}
 
 

@@ -118,7 +118,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
                 training = small_training(data, data_args, steps).model_copy(update=arm)
                 size = {**SMALL, "D": D, "num_classes": outputs}
                 fields: Any = {"model_args": size, "steps": steps, "training": training}
-                run = RunSpec(**ALIKE, **fields, K=1, M=1, N=N, checkpoint="never")
+                run = RunSpec(**ALIKE, **fields, K=1, M=1, N=N, recompute="never")
                 rate = CHOSEN[task][D][way != TUNED]
                 tried = beside(rate) if way != NOISE else []
                 tried += HIGHER.get(task, []) if (way, D) == (TUNED, WIDTHS[0]) else []

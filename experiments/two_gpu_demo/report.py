@@ -35,8 +35,8 @@ def figures(results: Results) -> Iterator[Picture]:
     frame = runs_frame(results, NAME, done=True)
     several = frame[frame["K"] > 1]
     if len(several):
-        where, checkpoint, K = several[["where", "checkpoint", "K"]].value_counts().index[0]
-        frame = select(frame, where=where, checkpoint=checkpoint, K=[1, K])
+        where, recompute, K = several[["where", "recompute", "K"]].value_counts().index[0]
+        frame = select(frame, where=where, recompute=recompute, K=[1, K])
         yield "throughput", over_micro_batches(frame), {"K": K}
 
 

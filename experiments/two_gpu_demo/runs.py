@@ -4,7 +4,7 @@ from typing import Any
 
 from repro.harness.about import read_about
 from repro.harness.sizes import TRANSFORMER, in_blocks, sets
-from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, slug
+from repro.harness.spec import Experiment, Group, Recompute, RunSpec, Scale, slug
 from repro.methods.named import fields_of
 
 NAME = "two_gpu_demo"
@@ -29,7 +29,7 @@ def experiment(
     scale: Scale = "laptop",
     K: int = 2,
     M: tuple[int, ...] | None = None,
-    checkpoint: Checkpoint = "always",
+    recompute: Recompute = "always",
 ) -> Experiment:
     """ResNet-50 and a Transformer on one device, in naive model parallelism, and by GPipe.
 
@@ -38,7 +38,7 @@ def experiment(
         K: devices of naive model parallelism and of GPipe; at least 2.
         M: numbers of micro-batches; by default 1, 4, 16 and 32 with at least two examples in each,
             on GPUs 2 and 8 too, at smoke 1 and 2.
-        checkpoint: which micro-batches are recomputed in the backward pass.
+        recompute: which micro-batches are recomputed in the backward pass.
     """
     if K < 2:
         need = "naive model parallelism and GPipe need 2 devices or more; try K=2"
@@ -46,7 +46,7 @@ def experiment(
     groups = []
     every = {"smoke": (1, 2), "laptop": (1, 4, 16, 32)}.get(scale, (1, 2, 4, 8, 16, 32))
     for model, (args, N, blocks) in SIZES[scale].items():
-        common: dict[str, Any] = {"model": model, "model_args": args, "checkpoint": checkpoint}
+        common: dict[str, Any] = {"model": model, "model_args": args, "recompute": recompute}
         common |= {"N": N, **in_blocks(scale, blocks)}
         # The last batch norms see one value of each channel in a small image.
         Ms = M or [m for m in every if m <= N // 2]

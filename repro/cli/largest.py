@@ -46,7 +46,7 @@ def answer(options: PredictOptions) -> int:
     }
     sentence = _sentence(found, args, memory)
     fields = settings | {  # sizes in bytes
-        "checkpoint": options.checkpoint,
+        "recompute": options.recompute,
         "model_args": args,
         "memory": memory,
         "largest": best and best.plain(),
@@ -54,7 +54,7 @@ def answer(options: PredictOptions) -> int:
         "answer": sentence,
     }
     shown = settings | {
-        "recompute": options.checkpoint,
+        "recompute": options.recompute,
         "sizes": assigned(args) or None,
         "memory": f"{size(memory)} of each stage, in float32",
         "cut": best and cut_text(best.balance),
@@ -77,7 +77,7 @@ def _step(options: PredictOptions) -> "Step":
         raise ValueError(f"--K {K}, --M {M}: allowed is K from 1, and M from 1 to N={options.N}")
     if SCHEDULES[options.schedule].interleaved:
         raise ValueError(f"--schedule {options.schedule}: with --largest a device has one stage")
-    config = PipelineConfig(K, M, checkpoint=options.checkpoint, schedule=options.schedule)
+    config = PipelineConfig(K, M, recompute=options.recompute, schedule=options.schedule)
     return Step(config, options.N, partial(OPTIMIZERS[options.optimizer], lr=0.01))
 
 

@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 # Questions, and the options that only some of them have.
 _DEVICE = {"device", "link", "node", "memory", "results"}
 _TAKES = {
-    "with --largest": {"largest", "K", "M", "schedule", "checkpoint", "device"},
-    "with --K": {
-        *("K", "balance", "M", "D", "schedule", "stages_per_rank", "checkpoint"),
-        *_DEVICE,
-    },
+    "with --largest": {"largest", "K", "M", "schedule", "recompute", "device"},
+    "with --K": {*("K", "balance", "M", "D", "schedule", "stages_per_rank", "recompute"), *_DEVICE},
     "without --K": {"devices", "top", *_DEVICE},
 }
 _OF_ALL = {"model", "model_args", "N", "optimizer", "json"}
@@ -66,7 +63,7 @@ class Found:
         alone = self.one_stage.get(spec.M)
         return {
             "method": "plain" if plan is self.plain else spec.method,
-            **same(spec, "schedule", "stages_per_rank", "K", "D", "M", "checkpoint"),
+            **same(spec, "schedule", "stages_per_rank", "K", "D", "M", "recompute"),
             "step_s": plan.step_s,
             "step_low_s": low,
             "step_high_s": high,
@@ -83,7 +80,7 @@ class Found:
         """The fastest plan, in a sentence."""
         best, plain = self.best, self.fits(self.plain)
         of = best.spec
-        at = f"{of.method}, K={of.K}, D={of.D}, M={of.M}, recompute {of.checkpoint}"
+        at = f"{of.method}, K={of.K}, D={of.D}, M={of.M}, recompute {of.recompute}"
         if self.fits(best) is False:
             taken = above(max(best.peaks or [0]), self.memory or 0)
             return (
@@ -148,7 +145,7 @@ def _sweep(plan: "Prediction") -> str:
     """The command that measures a plan."""
     spec = plan.spec
     values = {
-        **same(spec, "model", "N", "D", "checkpoint", "schedule", "stages_per_rank", "optimizer"),
+        **same(spec, "model", "N", "D", "recompute", "schedule", "stages_per_rank", "optimizer"),
         "model_args": spec.model_args or None,
         "K": (spec.K,),
         "M": (spec.M,),
@@ -166,7 +163,7 @@ def _cells(row: dict[str, Any], unit: str) -> dict[str, str]:
     return {
         "method": row["method"],
         **{name: str(row[name]) for name in ("K", "D", "M")},
-        "recompute": row["checkpoint"],
+        "recompute": row["recompute"],
         "step (ms)": ranged(*step),
         unit: digits(row["throughput"]),
         "over plain": ranged(over_plain, unit=TIMES),
@@ -205,7 +202,7 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
         "model_args": of.model_args,
         "fidelity": "simulated",
         "profile": of.profile,
-        **same(options, "N", "D", "schedule", "stages_per_rank", "checkpoint", "optimizer"),
+        **same(options, "N", "D", "schedule", "stages_per_rank", "recompute", "optimizer"),
     }
     specs = dict[tuple[int, int], RunSpec]()
     for K, M in product(dict.fromkeys((1, *options.K)), Ms):
@@ -235,12 +232,12 @@ def _search(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     if devices is None:
         raise ValueError("--devices: how many there are; try --devices 8, or give --K 4")
     settings: dict[str, Any] = {"model_args": of.model_args, **in_blocks("laptop")}
-    settings |= same(options, "N", "optimizer") | {"K": 1, "M": 1, "checkpoint": "never"}
+    settings |= same(options, "N", "optimizer") | {"K": 1, "M": 1, "recompute": "never"}
     one = RunSpec(model=of.model.name, **settings)
     with live(f"counting {of.model.name}") as show:
         most = inf if memory is None else memory
         plans = Search(of.source, one, devices, most, show).best(options.top)
     of.warn([devices], [options.N])
-    is_plain = {"K": 1, "D": 1, "M": 1, "checkpoint": "never"}
+    is_plain = {"K": 1, "D": 1, "M": 1, "recompute": "never"}
     others = [plan for plan in plans if same(plan.spec, *is_plain) != is_plain]
     return Found(of, predict(one, of.source), others, {}, memory)

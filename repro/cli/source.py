@@ -22,7 +22,7 @@ from repro.harness.own_code import code_of
 from repro.harness.request import Request
 from repro.harness.schema import KeptLayers
 from repro.harness.sizes import DEFAULT_N, small
-from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName, assigned, digest, slug
+from repro.harness.spec import Optimizer, Recompute, RunSpec, ScheduleName, assigned, digest, slug
 from repro.io.redact import tilde_to_home
 from repro.io.untrusted import LARGE, from_json, read_text, refuse_links, short
 
@@ -58,7 +58,7 @@ class PredictOptions:
     """order of forwards and backwards"""
     stages_per_rank: int | None = None
     """stages of each device; at least 2 for an interleaved schedule, otherwise left out"""
-    checkpoint: Checkpoint = "always"
+    recompute: Recompute = "always"
     """which micro-batches are recomputed"""
     optimizer: Optimizer = "sgd"
     """whose update and state count; Table 1 has rmsprop-momentum, two slots for each parameter"""

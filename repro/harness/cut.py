@@ -13,7 +13,7 @@ from repro.harness.spec import RunSpec, canonical
 from repro.models import Model
 
 _OF_CUT = {
-    "model", "model_args", "K", "M", "N", "D", "checkpoint", "balance", "partitioner",
+    "model", "model_args", "K", "M", "N", "D", "recompute", "balance", "partitioner",
     "stages_per_rank",
 }  # fmt: skip
 
@@ -45,7 +45,7 @@ def config_with(spec: RunSpec, balance: str | Sequence[int] | Cost) -> PipelineC
         replicas=spec.D,
         balance=balance,
         partitioner=spec.partitioner or SMALLEST_LARGEST,
-        checkpoint=spec.checkpoint,
+        recompute=spec.recompute,
         schedule=spec.schedule,
         transport=spec.transport,
         throttle=spec.link,

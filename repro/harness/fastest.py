@@ -1,6 +1,6 @@
 """Search for the fastest plan to train a model on some devices.
 
-A plan is a run: schedule, K, D, M, checkpoint mode and cut. `repro.harness.predict` gives its step
+A plan is a run: schedule, K, D, M, recompute mode and cut. `repro.harness.predict` gives its step
 and its memory.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from repro.gpipe.core.layers import on_meta, refuse_shared
 from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.harness.predict import SPLIT, Calibrated, Prediction, Source, predict
-from repro.harness.spec import Checkpoint, RunSpec, ScheduleName
+from repro.harness.spec import Recompute, RunSpec, ScheduleName
 from repro.harness.text import above
 
 # Schedules, and how many stages a rank has.
@@ -31,9 +31,9 @@ ORDERS: tuple[tuple[ScheduleName, int | None], ...] = (
 )
 # Of a single stage: each backward follows its forward, so one micro-batch is in memory at a time.
 ALONE: ScheduleName = "1f1b"
-CHECKPOINTS: tuple[Checkpoint, ...] = ("always", "except_last", "never")
+RECOMPUTE_MODES: tuple[Recompute, ...] = ("always", "except_last", "never")
 TIE = 0.005  # steps that differ by less than about this share count as equally long
-Family = tuple[str, int, int, str]  # schedule, K, D, checkpoint mode: plans that differ in M
+Family = tuple[str, int, int, str]  # schedule, K, D, recompute mode: plans that differ in M
 Order = tuple[int, int, float, float]
 
 
@@ -57,7 +57,7 @@ class Search:
     note: Callable[[str], None] = lambda _text: None  # shows how far the search is
 
     def best(self, top: int = 5) -> list[Prediction]:
-        """The `top` best plans that fit: of each schedule, K, D and checkpoint mode the best M.
+        """The `top` best plans that fit: of each schedule, K, D and recompute mode the best M.
 
         A one-line ValueError if none fits.
         """
@@ -67,7 +67,7 @@ class Search:
         reason = ""
         for plan in self._ascending():
             # Memory takes long to count, so not for a plan that is slower than those to be shown.
-            family = plan.spec.schedule, plan.spec.K, plan.spec.D, plan.spec.checkpoint
+            family = plan.spec.schedule, plan.spec.K, plan.spec.D, plan.spec.recompute
             shown = sorted(found.values(), key=order)[:top]
             if len(shown) == top and _length(plan.step_s) > _length(shown[-1].step_s):
                 break
@@ -134,7 +134,7 @@ class Search:
         fullest = []
         for M, examples in ((min(2, replica), 1), (1, replica)):
             lean = {"K": K, "D": D, "M": M, "N": D * M * examples, "schedule": schedule}
-            spec = self.plain.model_copy(update=lean | {"checkpoint": "always"})
+            spec = self.plain.model_copy(update=lean | {"recompute": "always"})
             fullest.append(self.source.tasks(spec, examples).cut.fullest)
         return min(fullest)
 
@@ -157,9 +157,9 @@ class Search:
             # Where each backward follows its own forward, "except_last" recomputes nothing.
             in_turn = M == 1 or schedule == "naive" or K == 1
             has_last = not in_turn and not SCHEDULES[schedule].ready
-            modes = [mode for mode in CHECKPOINTS if has_last or mode != "except_last"]
+            modes = [mode for mode in RECOMPUTE_MODES if has_last or mode != "except_last"]
             for mode in modes if taken else ():
-                fields = {"K": K, "D": D, "M": M, "schedule": schedule, "checkpoint": mode}
+                fields = {"K": K, "D": D, "M": M, "schedule": schedule, "recompute": mode}
                 yield self.plain.model_copy(update=fields | {"stages_per_rank": per_rank})
 
     def _bound(self, spec: RunSpec) -> float:
@@ -170,10 +170,10 @@ class Search:
         """
         if isinstance(self.source, Calibrated):
             return 0.0
-        layers = self.source.layers(self.source.examples(spec), spec.checkpoint)
+        layers = self.source.layers(self.source.examples(spec), spec.recompute)
         factor = SPLIT if SCHEDULES[spec.schedule].split else 1.0
         work = [F + factor * B for F, B in zip(layers.forward, layers.backward, strict=True)]
-        if spec.checkpoint == "always":
+        if spec.recompute == "always":
             work = [seconds + R for seconds, R in zip(work, layers.recompute, strict=True)]
         if spec.schedule == "naive":
             return spec.M * sum(work)

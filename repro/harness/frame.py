@@ -34,7 +34,7 @@ SETTINGS = (
 )
 COLUMNS = (
     "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",
-    "checkpoint", "optimizer", "lr", "fidelity", "device", "status", "step_s", "throughput",
+    "recompute", "optimizer", "lr", "fidelity", "device", "status", "step_s", "throughput",
     *(f"{name}{end}" for name in _SPEEDUPS for end in _ENDS),
     "idle_over_total", "peak_gib_max", "peak_gib_per_stage",
     "commit", "unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters",

@@ -92,7 +92,7 @@ class Source:
         unknown = "not known: no step by such a profile was compared with a measured one"
         return str(self.error or unknown)
 
-    def layers(self, n: int, checkpoint: str) -> Profile:
+    def layers(self, n: int, recompute: str) -> Profile:
         raise NotImplementedError
 
     def once(self, n: int) -> tuple[Sequence[float], float]:
@@ -100,7 +100,7 @@ class Source:
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         link = self.links.of_group(spec.K)
-        return StageCosts.of(self.layers(n, spec.checkpoint), counts, link, *self.once(n))
+        return StageCosts.of(self.layers(n, spec.recompute), counts, link, *self.once(n))
 
     @cached_property
     def counter(self) -> Counter:
@@ -128,7 +128,7 @@ class Source:
     def counts(self, spec: RunSpec, n: int) -> tuple[int, ...]:
         """Layers of each stage, cut as in the spec; times are those of this source."""
         # Plans of a search that differ in their schedule alone share a cut.
-        rule = spec.balance, spec.partitioner, spec.checkpoint, spec.K, spec.stages_per_rank
+        rule = spec.balance, spec.partitioner, spec.recompute, spec.K, spec.stages_per_rank
         if (n, *rule) not in self._cuts:
             self._cuts[n, *rule] = counts_of(
                 spec, self.model.layers, self.flops, lambda: self.cost(spec, n)
@@ -137,8 +137,8 @@ class Source:
 
     def cost(self, spec: RunSpec, n: int) -> Cost:
         """(a, b) -> seconds of a micro-batch on a stage of layers a to b-1."""
-        link, recompute = self.links.of_group(spec.K), spec.checkpoint != "never"
-        return self.layers(n, spec.checkpoint).cost(link, recompute=recompute)
+        link, recompute = self.links.of_group(spec.K), spec.recompute != "never"
+        return self.layers(n, spec.recompute).cost(link, recompute=recompute)
 
     def flops(self) -> Sequence[int]:
         """FLOPs of each layer's forward of one example."""
@@ -146,7 +146,7 @@ class Source:
 
     def in_two(self, costs: StageCosts, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         """The costs of stages whose backwards are in two parts; W takes its part of the FLOPs."""
-        seconds = self.layers(n, spec.checkpoint).backward
+        seconds = self.layers(n, spec.recompute).backward
         shares = self.counter.shares_of_W(micro_batch(self.few[0], n))
         of_stages = list[float]()
         for own in stage_layers(counts):
@@ -233,7 +233,7 @@ def with_predictions(
 class Known(Source):
     """Layers that wait for a time which they know."""
 
-    def layers(self, n: int, checkpoint: str) -> Profile:
+    def layers(self, n: int, recompute: str) -> Profile:
         layers = self._waiting
         forward = tuple(layer.forward_s for layer in layers)
         sent = tuple(4 * layer.elements * n for layer in layers[:-1])
@@ -274,8 +274,8 @@ class Calibrated(Source):
         super().__init__(model, optimizer, link or calibration.link)
         self.calibration = calibration
 
-    def layers(self, n: int, checkpoint: str) -> Profile:
-        return self.calibration.profile(n, checkpoint)
+    def layers(self, n: int, recompute: str) -> Profile:
+        return self.calibration.profile(n, recompute)
 
     def once(self, n: int) -> tuple[Sequence[float], float]:
         return self.calibration.update, 0.0
@@ -307,7 +307,7 @@ class Roofline(Source):
         head = roofline.head(self.counter, inputs, targets, self.device)
         return roofline.profile(layers, head), [layer.update for layer in layers]
 
-    def layers(self, n: int, checkpoint: str) -> Profile:
+    def layers(self, n: int, recompute: str) -> Profile:
         return self._times(n)[0]
 
     def once(self, n: int) -> tuple[Sequence[float], float]:

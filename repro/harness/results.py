@@ -108,7 +108,7 @@ class Run:
     M = property(attrgetter("spec.M"))
     D = property(attrgetter("spec.D"))
     schedule = property(attrgetter("spec.schedule"))
-    checkpoint = property(attrgetter("spec.checkpoint"))
+    recompute = property(attrgetter("spec.recompute"))
     library = property(attrgetter("spec.library"))
     fidelity = property(attrgetter("spec.fidelity"))
     step_s = _median_of_rounds("step_s")

@@ -70,7 +70,7 @@ def _settings(spec: RunSpec) -> dict[str, str]:
         "N": str(spec.N),
         "method": spec.method,
         "D": str(spec.D),
-        "recompute": spec.checkpoint,
+        "recompute": spec.recompute,
         "fidelity": spec.fidelity,
     }
 

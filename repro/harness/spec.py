@@ -14,11 +14,11 @@ from functools import lru_cache
 from operator import not_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AliasChoices, Field, ValidationInfo, field_validator, model_validator
 
 from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import Checkpoint, check_kind, make_schedule
+from repro.gpipe.schedule.kinds import Recompute, check_kind, make_schedule
 from repro.harness.schema import Printable
 from repro.io.explain import Frozen
 from repro.io.redact import home_to_tilde, tilde_to_home
@@ -63,6 +63,11 @@ Several = Annotated[int, Field(ge=2, le=1024, strict=True)]
 Memory = Annotated[int, Field(ge=1, lt=2**60, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Name = Annotated[Printable, Field(min_length=1, max_length=200)]
+# Of `recompute`: its name in records and in the hash of a run's id, which stay as they are.
+_RECORDED: dict[str, Any] = {
+    "validation_alias": AliasChoices("recompute", "checkpoint"),
+    "serialization_alias": "checkpoint",
+}
 MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
 UNLIMITED_MEMORY = 2**59
@@ -118,7 +123,7 @@ class RunSpec(Frozen):
     N: Positive  # examples of a mini-batch, of all replicas
     D: Devices = 1
     schedule: ScheduleName = "gpipe"
-    checkpoint: Checkpoint = "always"
+    recompute: Recompute = Field(default="always", **_RECORDED)
     balance: BalanceRule | tuple[Positive, ...] = "time"
     partitioner: Partitioner | None = None
     optimizer: Optimizer = "sgd"
@@ -206,7 +211,7 @@ class RunSpec(Frozen):
 
     @model_validator(mode="after")
     def _check_schedule_and_library(self) -> "RunSpec":
-        check_kind(self.schedule, self.checkpoint, self.stages_per_rank or 1)
+        check_kind(self.schedule, self.recompute, self.stages_per_rank or 1)
         self._require("library", LIBRARIES[self.library][1])
         alike = self.fidelity == "simulated" or self.task == "traffic"
         alike |= self.library in WHOLE_WORLD
@@ -265,13 +270,12 @@ class RunSpec(Frozen):
 
     def make_schedule(self) -> Schedule:
         per_rank = self.stages_per_rank or 1
-        return _schedule(self.schedule, self.total_stages, self.M, self.checkpoint, per_rank)
+        return _schedule(self.schedule, self.total_stages, self.M, self.recompute, per_rank)
 
     def plain(self) -> dict[str, Any]:
         """The spec as it is recorded and hashed: JSON, without fields that are None."""
-        return {
-            name: value for name, value in self.model_dump(mode="json").items() if value is not None
-        }
+        recorded = self.model_dump(mode="json", by_alias=True)
+        return {name: value for name, value in recorded.items() if value is not None}
 
     def check_depth(self, layers: int) -> None:
         """Raise a one-line ValueError where a model of so many layers cannot be cut for this."""
@@ -417,7 +421,7 @@ class TrafficSpec(RunSpec):
     task: Literal["traffic"] = "traffic"
     fidelity: Literal["counted"] = "counted"
     library: Literal["repro", "ddp", Divided] = "repro"
-    checkpoint: Literal["never"] = "never"
+    recompute: Literal["never"] = Field(default="never", **_RECORDED)
     balance: Literal["flops"] = "flops"
     partitioner: None = None
     stages_per_rank: None = None
@@ -457,7 +461,7 @@ def _kind_of(task: Any = "train", fidelity: Any = "measured", **_fields: Any) ->
 # Plain training, over which speedups are shown first: one device takes the mini-batch at once and
 # recomputes nothing. What else a run asks of devices and of its library is left out.
 PLAIN: dict[str, Any] = dict.fromkeys(("stages_per_rank", "tensor_parallel", "link"))
-PLAIN |= {"K": 1, "M": 1, "D": 1, "library": "repro", "schedule": "gpipe", "checkpoint": "never"}
+PLAIN |= {"K": 1, "M": 1, "D": 1, "library": "repro", "schedule": "gpipe", "recompute": "never"}
 PLAIN |= {"trace": True, "transport": "auto"}
 # What a run is divided by, as the fields in which that run differs; the last is Table 2's.
 BASELINES: dict[str, dict[str, Any]] = {"plain": PLAIN, "k1": {"K": 1}, "k2m1": {"K": 2, "M": 1}}

@@ -18,7 +18,7 @@ class Loop(Peer):
         self.balance = (len(setup.layers),)
         self.module = setup.build_stage(self.balance, 0)
         self._optimizer = setup.make_optimizer(self.module.parameters())
-        self._recompute = setup.config.checkpoint == "always"
+        self._recompute = setup.config.recompute == "always"
 
     def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
         placed = self.cut(self._setup.placed(targets))

@@ -31,7 +31,7 @@ class Setup:
     # Of the unsplit model; factories are initialised from (seed, layer index).
     layers: Sequence[Layer]
     loss: Callable[[Any, Any], Tensor]  # (outputs, targets) of a micro-batch -> its mean loss
-    # How the pipeline is cut and run. A peer takes K, M, the balance and the checkpoint rule of it;
+    # How the pipeline is cut and run. A peer takes K, M, the balance and the recompute mode of it;
     # the other settings are only for ours, and so is the balance "time".
     config: PipelineConfig
     sample: Tree  # inputs of one micro-batch

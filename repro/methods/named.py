@@ -27,7 +27,7 @@ METHODS: dict[str, tuple[str, Fields]] = {
     # Backwards in two parts, of which one fills waits; a stage does what is ready.
     "zb": ("K", {"schedule": "zb"}),
     # Asynchronous 1F1B: every micro-batch updates, weights are stashed.
-    "pipedream": ("K", {"library": "pipedream", "checkpoint": "never"}),
+    "pipedream": ("K", {"library": "pipedream", "recompute": "never"}),
     # Replicas of the whole model, gradients all-reduced (DistributedDataParallel).
     "data": ("D", {"library": "ddp"}),
     # Replicas that shard weights, gradients and optimizer state (fully_shard).
@@ -39,7 +39,7 @@ METHODS: dict[str, tuple[str, Fields]] = {
 Allowed = dict[str, tuple[Any, ...] | range]
 # What is only asked of our own pipeline has its default.
 _OWN_ALONE: Allowed = {
-    "checkpoint": ("always", "never"),
+    "recompute": ("always", "never"),
     "trace": (False,),
     "transport": ("auto",),
     "link": (None,),
@@ -60,12 +60,12 @@ _MINIMAL: Allowed = {
     **_PIPELINE,
     "task": ("train",),
     "fidelity": ("measured",),
-    "checkpoint": ("always",),
+    "recompute": ("always",),
 }
 _LOOP: Allowed = {**_PIPELINE, "K": (1,), "task": ("train",), "fidelity": ("measured",)}
 _TORCH = "peers.pipelining.Pipelining"
 # With recomputation it runs a block of n linear layers n + 2 times, see `findings`.
-_ZERO_BUBBLE: Allowed = {**_PIPELINE, "schedule": ("zb",), "checkpoint": ("never",)}
+_ZERO_BUBBLE: Allowed = {**_PIPELINE, "schedule": ("zb",), "recompute": ("never",)}
 COUNTED = ("channels", "rows")  # see `counted`
 # Library -> its class in `repro.methods`, and the runs that it accepts.
 LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
@@ -78,7 +78,7 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "torch-dualpipev": ("peers.pipelining.DualPipeV", _ZERO_BUBBLE),
     "deepspeed": ("peers.deepspeed.DeepSpeedPipeline", {**_PIPELINE, "schedule": ("1f1b",)}),
     "torchgpipe": ("", _PIPELINE),  # of old records alone
-    "pipedream": ("pipedream.PipeDream", {**_PIPELINE, "checkpoint": ("never",)}),
+    "pipedream": ("pipedream.PipeDream", {**_PIPELINE, "recompute": ("never",)}),
     "minimal": ("minimal.Minimal", _MINIMAL),
     "loop": ("loop.Loop", _LOOP),
     "ddp": ("unpipelined.DataParallel", _REPLICAS),

@@ -46,7 +46,7 @@ class Unpipelined(Peer):
         self._replica = self._rank if self._replicas > 1 else 0
         self.balance = (len(setup.layers),)
         layers = setup.build_stage(self.balance, 0)
-        if setup.config.checkpoint == "always":
+        if setup.config.recompute == "always":
             layers = RecomputedLayers(OrderedDict(layers.named_children()))
         self.module = layers
         self._model = self._wrapped(layers)

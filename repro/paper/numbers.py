@@ -26,7 +26,7 @@ class Quoted(SimpleNamespace):
 
 
 class Peer(Quoted):
-    """A row of another project's benchmark: `name`, K, M, N, `balance`, `checkpoint`, `values`.
+    """A row of another project's benchmark: `name`, K, M, N, `balance`, `recompute`, `values`.
 
     The keys of `values` name their units; a value of None means that the run was out of memory.
     """

@@ -68,7 +68,7 @@ def told_apart(frame: Frame, names: Sequence[str]) -> list[str]:
 def _in_words(name: str, value: Any) -> str:
     if name == "model":
         return model_name(value)
-    words = {"D": "D=", "N": "N=", "checkpoint": "recompute "}
+    words = {"D": "D=", "N": "N=", "recompute": "recompute "}
     return f"{words.get(name, '')}{value}"
 
 

@@ -28,7 +28,7 @@ MOST = 4  # rows of the figure
 # What a run is divided by, as the fields in which that run differs.
 _BASES: dict[str, dict[str, Any]] = {OVER_PLAIN: PLAIN, OVER_ONE: {"K": 1, "schedule": "gpipe"}}
 # Beside K and M, what makes another row of panels.
-_SETTINGS = ("N", "checkpoint", "where")
+_SETTINGS = ("N", "recompute", "where")
 
 
 def ideal_of(run: Run) -> tuple[float, float]:
@@ -40,7 +40,7 @@ def ideal_of(run: Run) -> tuple[float, float]:
     ours = run.library == "repro" and run.spec.devices == run.K and run.schedule in SCHEDULES
     if not ours or SCHEDULES[run.schedule].interleaved:
         return nan, nan
-    schedule = make_schedule(run.schedule, run.K, run.M, run.checkpoint)
+    schedule = make_schedule(run.schedule, run.K, run.M, run.recompute)
     timeline = replay(schedule, lambda kind, _stage: theory.UNIT_COSTS[kind])
     plain = run.K * run.M * (theory.UNIT_COSTS["F"] + theory.UNIT_COSTS["B"])
     return plain / timeline.step_time, timeline.idle_over_total

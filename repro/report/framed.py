@@ -93,7 +93,9 @@ def with_parts(frame: Frame) -> Frame:
     """A frame of runs with the share of K x step of each of `PARTS`; NaN without a breakdown."""
     rounds = [(line, each.breakdown) for line, run in frame["run"].items() for each in run.rounds]
     shares = pd.DataFrame([share for _, share in rounds], columns=[*PARTS], dtype=float)
-    return frame.join(shares.groupby([line for line, _ in rounds]).median())
+    shares = shares.groupby([line for line, _ in rounds]).median()
+    # A mode of recomputation makes way for its share.
+    return frame.drop(columns=PARTS, errors="ignore").join(shares)
 
 
 def error_bars(frame: Frame, column: str) -> list[pd.Series]:

@@ -33,14 +33,14 @@ def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
     ]
     columns = {
         **{name: frame[name] for name in ("method", "K", "M")},
-        "differs in": told_apart(frame, ("model", "D", "N", "checkpoint", "fidelity", "where")),
+        "differs in": told_apart(frame, ("model", "D", "N", "recompute", "fidelity", "where")),
         "throughput": or_status(frame, "throughput"),
         **frame.filter(like=over),
         "peak MiB": 1024 * frame["peak_gib_max"],
     }
     shown, data = in_two(pd.DataFrame(columns))
     settings = frame[
-        ["id", "model", "D", "N", "checkpoint", "fidelity", "machine", "idle_over_total"]
+        ["id", "model", "D", "N", "recompute", "fidelity", "machine", "idle_over_total"]
     ]
     settings = settings.rename(columns={"idle_over_total": "idle/total"})
     data = pd.concat([settings.reset_index(drop=True), data], axis=1)

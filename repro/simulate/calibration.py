@@ -38,12 +38,12 @@ class Calibration:
         if boundaries != (L - 1, L - 1) or list(self.sizes) != sorted(set(self.sizes)):
             raise ValueError("sizes or boundaries do not fit the layers")
 
-    def profile(self, examples: int, checkpoint: str = "always") -> Profile:
+    def profile(self, examples: int, recompute: str = "always") -> Profile:
         """Costs of the layers for a micro-batch of `examples`.
 
-        With checkpoint "never", F builds the graph and takes the time of R.
+        With recompute "never", F builds the graph and takes the time of R.
         """
-        forward = self.recompute if checkpoint == "never" else self.forward
+        forward = self.recompute if recompute == "never" else self.forward
         return Profile(
             forward=self._interpolate(forward, examples),
             recompute=self._interpolate(self.recompute, examples),

@@ -62,13 +62,13 @@ def memory_of_ranks(
 
 
 def prepared(
-    name: str, schedule: str, M: int, checkpoint: str
+    name: str, schedule: str, M: int, recompute: str
 ) -> tuple[Model, tuple[Any, Any], PipelineConfig]:
     """A model, a mini-batch, and two ranks."""
     args, N = MODELS[name]
     held = 2 if SCHEDULES[schedule].interleaved else 1
     config = PipelineConfig(
-        2, M, checkpoint=checkpoint, balance="uniform", schedule=schedule, stages_per_rank=held
+        2, M, recompute=recompute, balance="uniform", schedule=schedule, stages_per_rank=held
     )
     model = build(name, **args)
     return model, model.batch(N, 0), config
@@ -117,15 +117,15 @@ def test_counted_is_what_a_step_has_in_memory():
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", GPU_MODELS)
 @pytest.mark.parametrize(
-    ("M", "checkpoint"), [(1, "never"), (4, "always"), (8, "except_last"), (8, "never")]
+    ("M", "recompute"), [(1, "never"), (4, "always"), (8, "except_last"), (8, "never")]
 )
-def test_counted_is_what_the_gpu_allocates(name: str, M: int, checkpoint: str):
+def test_counted_is_what_the_gpu_allocates(name: str, M: int, recompute: str):
     """Within 1 % of the bytes of tensors, counted on the GPU's operators; kernels take more."""
     args, N = GPU_MODELS[name]
     model = build(name, **args)
     data = model.batch(N, 0)
     optimizer = partial(torch.optim.RMSprop, foreach=False)
-    config = PipelineConfig(1, M, checkpoint=checkpoint, balance="uniform")
+    config = PipelineConfig(1, M, recompute=recompute, balance="uniform")
     pipe = Pipeline(model.layers, **config.arguments, device="cuda")
     own = optimizer(pipe.parameters())
     for _ in range(2):
@@ -181,8 +181,8 @@ def test_a_stage_in_the_middle_keeps_its_inputs_until_b_or_w():
     one = 4 * 8  # bytes of an example
     kept = {}
     modes = {"gpipe": "always", "1f1b": "always", "zb-h1": "never", "zb": "never"}
-    for name, checkpoint in modes.items():
-        stages = counted(stages=4, micro_batches=16, schedule=name, checkpoint=checkpoint)
+    for name, recompute in modes.items():
+        stages = counted(stages=4, micro_batches=16, schedule=name, recompute=recompute)
         kept[name] = [stages[j].by_kind["boundary"] for j in (1, 2)]
     number = {name: [size // one for size in sizes] for name, sizes in kept.items()}
     # 15 in the second B

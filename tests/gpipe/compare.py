@@ -256,7 +256,7 @@ def reference(config: PipelineConfig) -> PipelineConfig:
         1,
         config.micro_batches,
         config.replicas,
-        checkpoint="never",
+        recompute="never",
         schedule="gpipe" if config.schedule.startswith("gpipe") else "1f1b",
     )
 

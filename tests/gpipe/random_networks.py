@@ -173,13 +173,13 @@ def case(number: int) -> tuple[Model, PipelineConfig, torch.dtype]:
         batches.append((torch.randint(0, 5, (N, LENGTH), generator=generator) if tokens else x, y))
     # For a step the layer whose parameters are frozen or thawed before it.
     thaws = {step: draw.randrange(len(layers)) for step in range(1, STEPS) if draw.random() < 0.2}
-    checkpoint = draw.choice(["always", "always", "except_last", "never"])
-    split = ["zb-h1"] if checkpoint == "except_last" else ["zb-h1", "zb"]
+    recompute = draw.choice(["always", "always", "except_last", "never"])
+    split = ["zb-h1"] if recompute == "except_last" else ["zb-h1", "zb"]
     config = PipelineConfig(
         K,
         M,
         balance=tuple(b - a for a, b in zip([0, *ends], [*ends, len(layers)], strict=True)),
-        checkpoint=checkpoint,
+        recompute=recompute,
         schedule=draw.choice(["gpipe", "gpipe-late", "1f1b", "naive", *split]),
         transport=draw.choice(["auto", "gloo"]),
     )

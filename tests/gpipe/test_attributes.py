@@ -109,10 +109,10 @@ class Looked(nn.Linear):
         return super().forward(x) * self.table
 
 
-def pipeline(kind, checkpoint, M=2):
+def pipeline(kind, recompute, M=2):
     torch.manual_seed(0)
     layers = [kind(), nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))]
-    return Pipeline(layers, 1, M, checkpoint=checkpoint, device="cpu")
+    return Pipeline(layers, 1, M, recompute=recompute, device="cpu")
 
 
 def steps(pipe, count=3):
@@ -143,8 +143,8 @@ def test_a_layer_that_calls_backward_trains_without_recomputation():
     refused(r"stage 0: a layer calls backward\(\) in its forward", steps, made[1])
 
 
-@pytest.mark.parametrize("checkpoint", ["always", "never"])
-def test_a_refused_step_keeps_what_was_added_between_steps_or_by_a_forward(checkpoint):
+@pytest.mark.parametrize("recompute", ["always", "never"])
+def test_a_refused_step_keeps_what_was_added_between_steps_or_by_a_forward(recompute):
     """A sparse tensor among it, whose values cannot be compared."""
 
     def make(layer, y):
@@ -152,7 +152,7 @@ def test_a_refused_step_keeps_what_was_added_between_steps_or_by_a_forward(check
         return y
 
     layer: Any = Holding(None, make)
-    pipe = Pipeline([layer], 1, 2, checkpoint=checkpoint)
+    pipe = Pipeline([layer], 1, 2, recompute=recompute)
     x = torch.ones(4, 4)
     pipe.train_step(x, x, MSE)
     layer.register_buffer("mask", torch.ones(4))
@@ -178,7 +178,7 @@ def test_a_tensor_does_not_pass_through_an_object_of_two_stages():
 def test_state_that_begins_to_move_is_refused_in_the_step_in_which_it_does(what):
     pipe = pipeline(partial(Later, what), "always")
     for step in (1, 1):  # the refused step did not count
-        words = rf"^step {step}: stage 0: its outputs are not the same .*checkpoint='never'$"
+        words = rf"^step {step}: stage 0: its outputs are not the same .*recompute='never'$"
         refused(words, steps, pipe)
     steps(pipeline(partial(Later, what), "never"))
 
@@ -202,7 +202,7 @@ def test_a_layer_that_never_does_the_same_is_refused():
         setattr(layer, f"attribute{next(numbers)}", 1)
         return y
 
-    words = r"^step 0: a layer changes something else each time .*checkpoint='never'$"
+    words = r"^step 0: a layer changes something else each time .*recompute='never'$"
     refused(words, steps, pipeline(partial(Holding, None, grow), "always"))
 
 

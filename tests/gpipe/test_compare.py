@@ -16,42 +16,42 @@ from random_networks import case
 from repro.gpipe import LinkSpeed, PipelineConfig
 from repro.gpipe.comm import shm
 from repro.gpipe.schedule.actions import COMPUTE, GRADIENT
-from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, make_schedule
+from repro.gpipe.schedule.kinds import RECOMPUTE_MODES, SCHEDULES, make_schedule
 
 ORDER = "interleaved-1f1b"
 SLOW = LinkSpeed(1e-3, 1e7), LinkSpeed(1e-3, 1e7, overlap=False)
 
 
-def config(K: int, checkpoint: str = "always", schedule: str = "gpipe", **more) -> PipelineConfig:
+def config(K: int, recompute: str = "always", schedule: str = "gpipe", **more) -> PipelineConfig:
     """By default M parts, and as many layers on each stage."""
     return PipelineConfig(
         K,
         **{"micro_batches": M, "balance": "uniform", **more},
-        checkpoint=checkpoint,
+        recompute=recompute,
         schedule=schedule,
     )
 
 
-# Every schedule, checkpoint mode, transport and emulated link; M = 1; replicas.
+# Every schedule, recompute mode, transport and emulated link; M = 1; replicas.
 EVERY_WAY = [
     config(
         2 if SCHEDULES[name].interleaved else 3,
-        checkpoint,
+        recompute,
         name,
         stages_per_rank=2 if SCHEDULES[name].interleaved else 1,
     )
     for name in SCHEDULES
-    for checkpoint in CHECKPOINTS
-    if checkpoint != "except_last" or not SCHEDULES[name].ready
+    for recompute in RECOMPUTE_MODES
+    if recompute != "except_last" or not SCHEDULES[name].ready
 ]
 SCHEDULED = [*EVERY_WAY]
 EVERY_WAY += [
-    config(3, c, name, micro_batches=1) for name, c in zip(SCHEDULES, CHECKPOINTS, strict=False)
+    config(3, c, name, micro_batches=1) for name, c in zip(SCHEDULES, RECOMPUTE_MODES, strict=False)
 ]
 EVERY_WAY += [
-    config(3, checkpoint, name, transport=transport)
+    config(3, recompute, name, transport=transport)
     for transport in ("gloo", "nccl-like", *["shm"] * shm.available())
-    for name, checkpoint in (("gpipe", "always"), ("gpipe-late", "except_last"), ("1f1b", "never"))
+    for name, recompute in (("gpipe", "always"), ("gpipe-late", "except_last"), ("1f1b", "never"))
 ]
 EVERY_WAY += [
     config(2, "always", "gpipe", transport=transport, throttle=throttle)
@@ -109,7 +109,7 @@ CHAOTIC = "amoebanet-d"  # tests/models compares its gradients with plain PyTorc
 def follows_its_schedule(timeline: Any, config: PipelineConfig) -> None:
     """Each rank has done all work in its order, and none before what it needs was there."""
     stages, held = config.stages * config.stages_per_rank, config.stages_per_rank
-    named = config.schedule, stages, config.micro_batches, config.checkpoint, held
+    named = config.schedule, stages, config.micro_batches, config.recompute, held
     for rank, order in enumerate(make_schedule(*named).orders):
         *spans, last = timeline.on(rank)
         done = [(s.kind, s.stage, s.micro_batch) for s in spans if s.kind in COMPUTE]

@@ -8,10 +8,10 @@ from compare import as_plain, launch_all, plain, same_bits
 from torch import nn
 
 from repro.gpipe import Pipeline, PipelineConfig, launch
-from repro.gpipe.schedule.kinds import CHECKPOINTS
+from repro.gpipe.schedule.kinds import RECOMPUTE_MODES
 
 GPUS = min(torch.cuda.device_count(), 3)
-WAYS = list(itertools.product(("gpipe", "gpipe-late", "1f1b"), CHECKPOINTS))
+WAYS = list(itertools.product(("gpipe", "gpipe-late", "1f1b"), RECOMPUTE_MODES))
 
 
 class Slow(nn.Module):
@@ -28,14 +28,14 @@ class Slow(nn.Module):
 
 
 def on_busy_gpus(stages: int) -> dict:
-    """Losses of all schedules and checkpoint modes with slow layers."""
+    """Losses of all schedules and recompute modes with slow layers."""
     losses = {}
     x = torch.randn(256, 2048, generator=torch.Generator().manual_seed(1))
-    for schedule, checkpoint in WAYS:
-        pipe = Pipeline([Slow] * 4, stages, 4, schedule=schedule, checkpoint=checkpoint, seed=2)
+    for schedule, recompute in WAYS:
+        pipe = Pipeline([Slow] * 4, stages, 4, schedule=schedule, recompute=recompute, seed=2)
         optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
         data = x, x, nn.functional.mse_loss, optimizer
-        losses[schedule, checkpoint] = [pipe.train_step(*data).loss for _ in range(3)]
+        losses[schedule, recompute] = [pipe.train_step(*data).loss for _ in range(3)]
         pipe.close()
     return losses
 
@@ -50,8 +50,8 @@ def on_busy_gpus(stages: int) -> dict:
 )
 def test_gpus_give_what_the_cpu_gives(stages):
     configs = [
-        PipelineConfig(stages, 4, checkpoint=checkpoint, schedule=schedule, balance="uniform")
-        for schedule, checkpoint in WAYS
+        PipelineConfig(stages, 4, recompute=recompute, schedule=schedule, balance="uniform")
+        for schedule, recompute in WAYS
     ]
     for case, found in launch_all([("nested", config) for config in configs], None).items():
         as_plain(found, plain(*case), atol=1e-5)
@@ -76,8 +76,8 @@ def test_the_same_bits_for_every_k_on_one_gpu(monkeypatch):
     """Messages go through host memory; kernels are those that give the same bits every time."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     configs = [
-        PipelineConfig(K, 4, checkpoint=checkpoint, balance="uniform", transport="gloo")
-        for K, checkpoint in ((1, "never"), (2, "always"), (4, "except_last"))
+        PipelineConfig(K, 4, recompute=recompute, balance="uniform", transport="gloo")
+        for K, recompute in ((1, "never"), (2, "always"), (4, "except_last"))
     ]
     one, *others = launch_all([("noisy", config) for config in configs], "cuda").values()
     for other in others:

@@ -145,15 +145,15 @@ class Watched(Means):
         return super().forward(x * self.weight + random.random()) + self.average
 
 
-@pytest.mark.parametrize("checkpoint", ["never", "always"])
-def test_looking_for_combined_examples_changes_nothing(checkpoint):
+@pytest.mark.parametrize("recompute", ["never", "always"])
+def test_looking_for_combined_examples_changes_nothing(recompute):
     found = []
     for without in (["CoupledExamples"], []):
         torch.manual_seed(0)
         random.seed(0)
         layers = [nn.Linear(6, 6), Watched(), nn.BatchNorm1d(6), nn.Dropout(0.3)]
-        layers = layers if checkpoint == "never" else layers[2:]
-        how = {"device": "cpu", "checkpoint": checkpoint, "without": without}
+        layers = layers if recompute == "never" else layers[2:]
+        how = {"device": "cpu", "recompute": recompute, "without": without}
         pipe = Pipeline([nn.Linear(6, 6), *layers], 1, 3, **how)
         optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
         x = torch.randn(9, 6)

@@ -276,9 +276,9 @@ class Counting:
         return functional.cross_entropy(outputs, targets), found
 
 
-@pytest.mark.parametrize("checkpoint", ["always", "never", "except_last"])
-def test_what_a_loss_counts_is_counted_once(checkpoint: str):
-    counting, pipe = Counting(), one_stage(checkpoint=checkpoint)
+@pytest.mark.parametrize("recompute", ["always", "never", "except_last"])
+def test_what_a_loss_counts_is_counted_once(recompute: str):
+    counting, pipe = Counting(), one_stage(recompute=recompute)
     x, y = random(N, 8, seed=7), labels()
     in_closure = [0]
 
@@ -535,13 +535,13 @@ def test_losses_that_take_turns_are_known_after_their_first_step(losses: Any):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("loss_fn", [Own(), Doubled(nn.MSELoss()), CountingLoss()])
-@pytest.mark.parametrize("checkpoint", ["always", "never"])
-def test_a_compiled_loss_is_as_without_torch_compile(loss_fn: nn.Module, checkpoint: str):
+@pytest.mark.parametrize("recompute", ["always", "never"])
+def test_a_compiled_loss_is_as_without_torch_compile(loss_fn: nn.Module, recompute: str):
     targets = labels() if isinstance(loss_fn, Own) else SOME
     losses = [deepcopy(loss_fn), torch.compile(deepcopy(loss_fn), backend="aot_eager")]
     found = []
     for each in losses:
-        pipe = one_stage(checkpoint=checkpoint)
+        pipe = one_stage(recompute=recompute)
         found.append([pipe.train_step(random(N, 8), targets, each).loss for _ in range(3)])
     assert found[0] == pytest.approx(found[1], rel=1e-12)
 

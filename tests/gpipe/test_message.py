@@ -88,9 +88,7 @@ def test_a_gradient_whose_layout_depends_on_data_is_settled_in_every_step():
         """Its gradient is an expanded one if the first input is negative."""
         return x.sum(1, keepdim=True) if x[0, 0] < 0 else x.square()
 
-    pipe = Pipeline(
-        [Apply(watch), Apply(turn)], 1, 1, checkpoint="never", device="cpu", balance=[2]
-    )
+    pipe = Pipeline([Apply(watch), Apply(turn)], 1, 1, recompute="never", device="cpu", balance=[2])
     for sign in (1.0, 1.0, -1.0):
         pipe.train_step(sign * torch.ones(2, 3), torch.zeros(2), lambda y, _: y.sum() / y.shape[0])
     assert strides == [(3, 1)] * 3

@@ -104,15 +104,15 @@ def test_evaluations_leave_modes_copy_outputs_and_draw_other_numbers_each():
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("checkpoint", ["always", "never"])
-def test_a_micro_batch_without_a_gradient_trains(checkpoint):
+@pytest.mark.parametrize("recompute", ["always", "never"])
+def test_a_micro_batch_without_a_gradient_trains(recompute):
     def loss(outputs, targets):
         return MSE(outputs, targets) if targets.any() else torch.zeros(())
 
     x, y = batch()
     y[:5] = 0.0
     # It has another value for the mini-batch, where the zeros count.
-    pipe = Pipeline([linear], 1, 2, device="cpu", checkpoint=checkpoint, without=["LossCheck"])
+    pipe = Pipeline([linear], 1, 2, device="cpu", recompute=recompute, without=["LossCheck"])
     pipe.train_step(x, y, loss)
     assert all(p.grad is not None for p in pipe.parameters())
 
@@ -120,7 +120,7 @@ def test_a_micro_batch_without_a_gradient_trains(checkpoint):
 def test_peak_memory_by_hand():
     """Weights and gradients of two layers, the batch, and what a micro-batch keeps."""
     layers = [lambda: nn.Linear(100, 100, bias=False)] * 2
-    pipe = Pipeline(layers, 1, 1, device="cpu", checkpoint="never")
+    pipe = Pipeline(layers, 1, 1, device="cpu", recompute="never")
     data = torch.zeros(50, 100), torch.zeros(50, 100), nn.functional.mse_loss
     pipe.train_step(*data)
     (peak,) = memory.measure(pipe, *data)

@@ -40,7 +40,7 @@ TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
         ({"stages": 2}, "only 1 process"),
         ({"stages": "1"}, "stages='1': must be a whole number"),
         ({"micro_batches": 0}, "at least 1"),
-        ({"checkpoint": "alway"}, "did you mean 'always'"),
+        ({"recompute": "alway"}, "did you mean 'always'"),
         ({"schedule": "1b1f"}, "choose one of gpipe"),
         ({"device": "tpu"}, "device='tpu': choose"),
         ({"balance": "tim"}, "balance='tim': choose one of .* did you mean 'time'"),
@@ -305,8 +305,8 @@ def test_an_optimizer_that_steps_in_backward():
 
     layers = [linear(), nn.Tanh(), linear()]
     plain = deepcopy(layers)
-    for M, checkpoint in ((1, "always"), (2, "always"), (2, "never")):
-        pipe = Pipeline(deepcopy(layers), 1, M, device="cpu", checkpoint=checkpoint)
+    for M, recompute in ((1, "always"), (2, "always"), (2, "never")):
+        pipe = Pipeline(deepcopy(layers), 1, M, device="cpu", recompute=recompute)
         for parameter in pipe.parameters():
             parameter.register_post_accumulate_grad_hook(steps)
         if M > 1:

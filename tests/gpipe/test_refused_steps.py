@@ -21,7 +21,7 @@ HOW = {"forward": 0.0, "backward": 0.25, "summed": 0.5, "F raises": 0.75, "R rai
 LOSS = -2.0
 ORDERS = [("forward", 0), ("forward", 2), ("backward", 1), ("backward", 3)]
 ORDERS += [("loss", 0), ("inputs", 0), ("targets", 0), ("summed", 1)]
-CASES = {  # of K, schedule, checkpoint and replicas the orders, one after the other
+CASES = {  # of K, schedule, recompute and replicas the orders, one after the other
     (1, "gpipe", "always", 1): ORDERS[1:5],
     (3, "gpipe", "always", 1): ORDERS,
     (2, "gpipe-late", "always", 1): [("backward", 1), ("forward", 2)],
@@ -83,8 +83,8 @@ def batch(kind: str = "good", n: int = 0, seed: int = 0) -> tuple[Tensor, Tensor
     return torch.cat([orders, inputs], dim=1), targets
 
 
-def pipeline(K: int, schedule: str, checkpoint: str, replicas: int) -> Pipeline:
-    how: Any = {"schedule": schedule, "checkpoint": checkpoint, "replicas": replicas}
+def pipeline(K: int, schedule: str, recompute: str, replicas: int) -> Pipeline:
+    how: Any = {"schedule": schedule, "recompute": recompute, "replicas": replicas}
     layers = [partial(Link, n) for n in range(LAYERS)]
     return Pipeline(layers, K, M, balance="uniform", device="cpu", **how)
 
@@ -202,10 +202,10 @@ class Counting(nn.Linear):
         return super().forward(x) / self.box.calls
 
 
-@pytest.mark.parametrize("checkpoint", ["never", "always"])
-def test_a_refused_step_keeps_what_an_earlier_one_made_in_an_object(checkpoint):
+@pytest.mark.parametrize("recompute", ["never", "always"])
+def test_a_refused_step_keeps_what_an_earlier_one_made_in_an_object(recompute):
     layer, x = Counting(), torch.ones(4, WIDTH)
-    pipe = Pipeline([layer], 1, 2, device="cpu", checkpoint=checkpoint)
+    pipe = Pipeline([layer], 1, 2, device="cpu", recompute=recompute)
     for calls in (2, 4):
         pipe.train_step(x, x, nn.functional.mse_loss)
         with pytest.raises(NonFiniteError):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Schedule
-from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, Kind, make_schedule
+from repro.gpipe.schedule.kinds import RECOMPUTE_MODES, SCHEDULES, Kind, make_schedule
 from repro.gpipe.schedule.replay import Crossing, draw, replay
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
@@ -24,9 +24,11 @@ def of_any_kind(draw):
     """Any schedule, of up to seven ranks; interleaved ones have up to four stages a rank."""
     name, ranks = draw(st.sampled_from(sorted(SCHEDULES))), draw(st.integers(1, 7))
     held = draw(st.integers(2, 4)) if SCHEDULES[name].interleaved else 1
-    allowed = [mode for mode in CHECKPOINTS if mode != "except_last" or not SCHEDULES[name].ready]
-    checkpoint = draw(st.sampled_from(allowed))
-    return make_schedule(name, ranks * held, draw(st.integers(1, 17)), checkpoint, held)
+    allowed = [
+        mode for mode in RECOMPUTE_MODES if mode != "except_last" or not SCHEDULES[name].ready
+    ]
+    recompute = draw(st.sampled_from(allowed))
+    return make_schedule(name, ranks * held, draw(st.integers(1, 17)), recompute, held)
 
 
 def drawn(schedule):
@@ -105,8 +107,8 @@ def test_every_schedule_is_complete_and_recomputes_one_micro_batch_at_a_time(sch
             if before[0] == "R":
                 assert after[0] in GRADIENT
                 assert after[1:] == before[1:]
-        if schedule.checkpoint != "except_last":
-            assert done["R"] == (done["F"] if schedule.checkpoint == "always" else set())
+        if schedule.recompute != "except_last":
+            assert done["R"] == (done["F"] if schedule.recompute == "always" else set())
 
 
 @given(of_any_kind(), st.lists(st.floats(0.1, 5), min_size=7, max_size=7))

@@ -14,7 +14,7 @@ from repro.harness import wandb as copies
 from repro.io import lock
 
 SMALL = "--model transformer --model-args L=2 d=16 H=16 heads=2 V=16 T=8 --K 1 --M 1 --N 8"
-SWEEP = f"sweep {SMALL} --checkpoint never --rounds 1 --scale smoke"
+SWEEP = f"sweep {SMALL} --recompute never --rounds 1 --scale smoke"
 REPORTS = [f"run {SWEEP} --plots plots", "report"]
 VERBS = [*REPORTS, f"run {SWEEP} --force", f"plan {SWEEP}", "report --runs"]
 LATER = [  # what other runs would make; {0} is the machine's folder

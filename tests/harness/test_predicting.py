@@ -14,7 +14,7 @@ from repro.cli.main import main
 from repro.costs.device import load as load_device
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness import machine, runner
-from repro.harness.fastest import CHECKPOINTS, Search, order
+from repro.harness.fastest import RECOMPUTE_MODES, Search, order
 from repro.harness.machine import Machine
 from repro.harness.predict import Prediction, Roofline, predict
 from repro.harness.results import load
@@ -42,7 +42,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 def search(args: dict[str, Any], N: int, memory: float = 10**9) -> Search:
     """On two V100."""
-    one = RunSpec(model="transformer", model_args=args, N=N, K=1, M=1, checkpoint="never")
+    one = RunSpec(model="transformer", model_args=args, N=N, K=1, M=1, recompute="never")
     return Search(Roofline(load_device("v100"), build("transformer", **args)), one, 2, memory)
 
 
@@ -59,7 +59,7 @@ def search(args: dict[str, Any], N: int, memory: float = 10**9) -> Search:
 def test_bubbles_are_those_of_the_closed_forms(schedule, bubble, capsys):
     """Two stages a device halve the bubble of 1F1B; half I and half W leave a third of it."""
     timed = ["predict", "timed", "--model-args", "L=8", "--K", "4", "--M", "8", "--N", "8"]
-    timed += ["--checkpoint", "never", *schedule]
+    timed += ["--recompute", "never", *schedule]
     (plan,) = answer(capsys, *timed)["plans"]
     assert len(plan["cut"]) == (8 if "--stages-per-rank" in schedule else 4)
     found = plan["idle_over_total"]
@@ -82,7 +82,7 @@ def test_its_numbers_fit_together(capsys):
     found = answer(capsys, *ON, "--K", "2", "--M", "1", "4")
     assert (found["fidelity"], found["memory_fidelity"], found["N"]) == ("simulated", "counted", 8)
     first, second = found["plans"]
-    (plain,) = answer(capsys, *ON, "--K", "1", "--M", "1", "--checkpoint", "never")["plans"]
+    (plain,) = answer(capsys, *ON, "--K", "1", "--M", "1", "--recompute", "never")["plans"]
     assert found["plain"]["step_s"] == plain["step_s"]
     assert plain["speedup_vs_plain"] == 1
     assert second["speedup_vs_plain"] == pytest.approx(plain["step_s"] / second["step_s"])
@@ -149,7 +149,7 @@ def test_steps_and_memory_are_those_of_a_simulated_run_and_no_plan_is_faster():
     assert {f"{p.spec.method}, K={p.spec.K}, D={p.spec.D}, M={p.spec.M}" for p in plans} <= {
         note.partition(": ")[2] for note in notes
     }
-    assert {plan.spec.checkpoint for plan in plans} == set(CHECKPOINTS)
+    assert {plan.spec.recompute for plan in plans} == set(RECOMPUTE_MODES)
     for plan in (plan for plan in plans if plan.spec.D == 1):
         record = simulated(
             plan.spec.model_copy(update={"fidelity": "simulated", "profile": "v100"}), "cpu"
@@ -161,7 +161,7 @@ def test_steps_and_memory_are_those_of_a_simulated_run_and_no_plan_is_faster():
     of_families: dict[Any, Prediction] = {}
     for plan in sorted(every, key=order, reverse=True):
         if max(plan.peaks or [0]) <= asked.memory:
-            of_families[plan.spec.schedule, plan.spec.K, plan.spec.D, plan.spec.checkpoint] = plan
+            of_families[plan.spec.schedule, plan.spec.K, plan.spec.D, plan.spec.recompute] = plan
     fastest = sorted(map(order, of_families.values()))
     assert [order(plan) for plan in plans] == fastest
     assert [order(plan) for plan in search(ARGS, 8).best(top=2)] == fastest[:2]
@@ -208,7 +208,7 @@ def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
         except ValueError:
             break
         for plan in plans:
-            key = plan.spec.schedule, plan.spec.K, plan.spec.M, plan.spec.checkpoint
+            key = plan.spec.schedule, plan.spec.K, plan.spec.M, plan.spec.recompute
             cuts.setdefault(key, set()).add(plan.counts)
         most = max(max(plan.peaks or [0]) for plan in plans)
         asked = dataclasses.replace(asked, memory=round(0.9 * min(asked.memory, most)))
@@ -284,7 +284,7 @@ def test_plans_by_timed_layers_and_what_was_timed_otherwise(tmp_path, monkeypatc
     for plan in (plan for plan in plans if plan["K"] == 1):
         examples = 16 // plan["D"] // plan["M"]
         assert 2 <= examples <= 8, "other sizes were not timed"
-        if plan["checkpoint"] == "never":
+        if plan["recompute"] == "never":
             forward_s = 1e-3 * (1 + examples)  # of one of 8 layers; B takes twice as long
             assert plan["step_s"] == pytest.approx(plan["M"] * 8 * 3 * forward_s)
     assert main([*here, "--K", "1", "2", "4", "--M", "1", "4", "--N", "8"]) == 0
@@ -346,5 +346,5 @@ def test_the_command_that_is_printed_measures_the_plan(tmp_path, monkeypatch, ca
     assert main(whole) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "repro run" in line]
     assert line.rstrip().endswith(" --scale node"), "on CPU cores a sweep's model is smaller"
-    for name in ("K", "D", "M", "checkpoint", "schedule"):
+    for name in ("K", "D", "M", "recompute", "schedule"):
         assert getattr(spec, name) == plan[name]

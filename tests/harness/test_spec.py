@@ -6,12 +6,12 @@ from typing import Any, get_args
 import pytest
 from fakes import spec
 
-from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES
+from repro.gpipe.schedule.kinds import RECOMPUTE_MODES, SCHEDULES
 from repro.harness.spec import (
-    Checkpoint,
     FitSpec,
     Group,
     Optimizer,
+    Recompute,
     RunSpec,
     ScheduleName,
     Training,
@@ -35,8 +35,8 @@ DEEPSPEED = {"library": "deepspeed", "trace": False, "schedule": "1f1b"}
         ({"K": 1024, "M": 1024, "N": 2**20}, ["K = 1024 x M = 1024", "product of up to 262144"]),
         ({"M": 9}, ["M = 9", "N = 8", "1 to 8", "larger N"]),
         ({"D": 2, "M": 5}, ["M = 5", "each of D = 2 replicas", "N = 8", "1 to 8"]),
-        ({"chekpoint": "never"}, ["no field 'chekpoint'", "'never'", "did you mean 'checkpoint'"]),
-        ({"checkpoint": "nevr"}, ["'always', 'except_last' or 'never'", "did you mean 'never'"]),
+        ({"chekpoint": "never"}, ["no field 'chekpoint'", "'never'", "did you mean 'recompute'"]),
+        ({"recompute": "nevr"}, ["'always', 'except_last' or 'never'", "did you mean 'never'"]),
         ({"balance": (1, 1, 2)}, ["balance = [1, 1, 2]", "K = 2", "balance='time'"]),
         ({**INTERLEAVED, "balance": (1, 3)}, ["2 entries for K = 2 ranks of 2 stages"]),
         ({"link": {"bytes_per_second": 0}}, ["bytes_per_second=0.0: must be a number"]),
@@ -99,7 +99,7 @@ def test_what_needs_the_model_is_one_line():
 
 def test_names_are_those_of_the_engine():
     assert get_args(ScheduleName) == tuple(SCHEDULES)
-    assert get_args(Checkpoint) == CHECKPOINTS
+    assert get_args(Recompute) == RECOMPUTE_MODES
     assert set(get_args(Optimizer)) == set(OPTIMIZERS)
 
 

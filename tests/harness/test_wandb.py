@@ -68,7 +68,7 @@ def plan_of() -> Any:
     fields: dict[str, Any] = {"model": "amoebanet-b", "model_args": args, "K": 1, "M": 1, "N": 8}
     training = Training(data=("digits",), recipe={"optimizer": "sgd", "lr": 0.01})
     learnt = RunSpec(**fields, task="learn", trace=False, training=training)
-    plain = spec(1, 1, checkpoint="never")
+    plain = spec(1, 1, recompute="never")
     return experiment(plain, spec(1, 4), spec(2, 4), simulated, learnt, rounds=2)
 
 
@@ -131,7 +131,7 @@ def in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_measured_run_and_a_training(logged: dict[str, Copy]):
     copy, trained = logged["transformer-K2-M4"], logged["amoebanet-b-K1-M1"]
     place = {"experiment": "tiny", "machine": "test-cpu-2c", "scale": "smoke"}
-    about = {"K": 2, "method": "gpipe", "checkpoint": "always", "balance": "[2, 2]"} | place
+    about = {"K": 2, "method": "gpipe", "recompute": "always", "balance": "[2, 2]"} | place
     about |= {"model_args/L": SPEC_SIZES["L"]}
     assert {name: copy.config[name] for name in about} == about
     assert copy.config.keys().isdisjoint({*copy.summary}), "a number has one name"

@@ -95,7 +95,7 @@ def beside_unsplit(make: Callable[[Setup], Method], **changed: Any) -> Beside:
     gradients.
     """
     optimizer = partial(torch.optim.SGD, lr=1.0)
-    given = setup(checkpoint="always", **changed)
+    given = setup(recompute="always", **changed)
     inputs, targets = probe().batch(N, given.seed)
     found: dict[str, Tensor] = {}
     with closing(make(replace(given, optimizer=optimizer))) as method:

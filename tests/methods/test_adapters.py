@@ -112,7 +112,7 @@ class TorchGPipe(Peer):
             [*given.counts()],
             devices=[given.device] * given.config.stages,
             chunks=given.config.micro_batches,
-            checkpoint=given.config.checkpoint,
+            recompute=given.config.recompute,
             deferred_batch_norm=True,
         )
         self.module = nn.Sequential(*self._model)
@@ -161,7 +161,7 @@ def loop_rank() -> list[list[Result]]:
     half = {"of": "transformer", "given": SMALL}
     models = {"transformer": SMALL, "import:repro.models.on_gpu:bfloat16": half}
     fields: dict[str, Any] = {"K": 1, "M": 3, "N": 8, "steps": 3, "trace": False}
-    fields |= {"checkpoint": ["always", "never"], "library": ["repro", "loop"]}
+    fields |= {"recompute": ["always", "never"], "library": ["repro", "loop"]}
     specs = [sweep(model=model, model_args=args, **fields) for model, args in models.items()]
     return [run([Request(spec) for spec in of_model], dist.get_rank()) for of_model in specs]
 

@@ -34,9 +34,9 @@ MODELS = {
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 Config = partial(PipelineConfig, balance="uniform")
 OF_TORCH = {
-    "ddp": Config(1, 2, replicas=4, checkpoint="never"),
-    "fsdp": Config(1, 2, replicas=4, checkpoint="never"),
-    "tensor": Config(1, 4, checkpoint="never"),
+    "ddp": Config(1, 2, replicas=4, recompute="never"),
+    "fsdp": Config(1, 2, replicas=4, recompute="never"),
+    "tensor": Config(1, 4, recompute="never"),
 }
 TRAINED = [(name, model) for name in OF_TORCH for model in ("transformer", "translation")]
 TRAINED.remove(("tensor", "translation"))  # which has no plan of how it is divided

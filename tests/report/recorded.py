@@ -79,7 +79,7 @@ def fill(results: Path, plan: Experiment) -> None:
 def fill_sweep(results: Path) -> None:
     """A sweep of one's own: plain training takes 0.1 s, K=1 as long, and K=2 half as long."""
     runs = (RunSpec(model="timed", K=K, M=2, N=8) for K in (1, 2))
-    plain = RunSpec(model="timed", K=1, M=1, N=8, checkpoint="never")
+    plain = RunSpec(model="timed", K=1, M=1, N=8, recompute="never")
     plan = Experiment(
         name="sweep",
         title="K x <M> sweep",

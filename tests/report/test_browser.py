@@ -70,7 +70,7 @@ def test_the_first_screen_ends_with_its_rows(browser, path):
 def test_the_player_shows_what_its_controls_say(browser, path):
     tab, problems = opened(browser, path, 1280)
     part = "[data-player={}]".format
-    tab.check("input[name=player-checkpoint][value=never]", force=True)
+    tab.check("input[name=player-recompute][value=never]", force=True)
     for schedule, K, M in (("gpipe", 16, 64), ("1f1b", 4, 8)):
         tab.check(f"input[name=player-schedule][value='{schedule}']", force=True)
         tab.fill(part("K"), str(K))

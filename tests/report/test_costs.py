@@ -30,7 +30,7 @@ def test_the_ranges_contain_nine_of_ten_recorded_steps(reference):
 def test_the_advised_plan_is_marked_with_its_step_over_the_fastest(reference):
     def faster(run):
         """The fifth plan in half of its time; what is predicted stays."""
-        if run.experiment != "advise" or (run.schedule, run.M, run.checkpoint) != (
+        if run.experiment != "advise" or (run.schedule, run.M, run.recompute) != (
             "gpipe",
             4,
             "never",

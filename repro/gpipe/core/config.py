@@ -23,7 +23,7 @@ class PipelineConfig:
     replicas: int = 1
     balance: str | Sequence[int] | Cost = "parameters"
     partitioner: str = SMALLEST_LARGEST
-    checkpoint: str = "always"
+    recompute: str = "always"
     schedule: str = "gpipe"
     transport: str = "auto"
     throttle: LinkSpeed | None = None
@@ -50,4 +50,4 @@ class PipelineConfig:
             stages=self.stages, replicas=self.replicas, stages_per_rank=self.stages_per_rank
         )
         counts = self.total_stages, self.micro_batches
-        return make_schedule(self.schedule, *counts, self.checkpoint, self.stages_per_rank)
+        return make_schedule(self.schedule, *counts, self.recompute, self.stages_per_rank)

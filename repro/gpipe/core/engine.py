@@ -93,7 +93,7 @@ class Engine:
         else:
             raise RefusedError(
                 f"step {self.step}: a layer changes something else each time that it runs, which "
-                "recomputation needs to put back; build the Pipeline with checkpoint='never'"
+                "recomputation needs to put back; build the Pipeline with recompute='never'"
             )
         metrics = summed(self.all_ranks.all_gather(step.metrics) if step.has_metrics else [])
         started = self.recorder.now()

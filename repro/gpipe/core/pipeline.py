@@ -53,7 +53,7 @@ class Pipeline:
             a stage made of layers a to b-1. `print(pipe.cut)` shows the result.
         partitioner: a name in `partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
             paper's) or "cumulative-share" (Lingvo's).
-        checkpoint: recompute activations "always" (the paper), "never", or "except_last": not where
+        recompute: activations "always" (the paper), "never", or "except_last": not where
             B directly follows F, as in GPipe's last micro-batch.
         schedule: "gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b", or with backwards
             in two parts "zb-h1", "interleaved-zb" or "zb", where each stage does what is ready.
@@ -85,7 +85,7 @@ class Pipeline:
         *,
         balance: str | Sequence[int] | Cost = "parameters",
         partitioner: str = SMALLEST_LARGEST,
-        checkpoint: str = "always",
+        recompute: str = "always",
         schedule: str = "gpipe",
         transport: str = "auto",
         throttle: LinkSpeed | None = None,
@@ -101,7 +101,7 @@ class Pipeline:
             replicas=replicas,
             balance=balance,
             partitioner=partitioner,
-            checkpoint=checkpoint,
+            recompute=recompute,
             schedule=schedule,
             transport=transport,
             throttle=throttle,
@@ -132,7 +132,7 @@ class Pipeline:
         )
         return (
             f"Pipeline: K={self.stages}, M={self.micro_batches}, D={self.replicas}, schedule "
-            f"{self.schedule.name}, checkpoint {self.schedule.checkpoint}\n  cut: {self.cut}\n  "
+            f"{self.schedule.name}, recompute {self.schedule.recompute}\n  cut: {self.cut}\n  "
             f"here: rank {self.rank} of replica {self.replica} on {self.device}, layers {layers}"
         )
 

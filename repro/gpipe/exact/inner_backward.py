@@ -20,7 +20,7 @@ class InnerBackward(Guard):
         if self in p.notes and p.notes.pop(self) != self._state(p):
             raise ValueError(
                 f"stage {p.stage}: a layer calls backward() in its forward, which recomputation "
-                "would do again; build the Pipeline with checkpoint='never'"
+                "would do again; build the Pipeline with recompute='never'"
             )
 
     def _state(self, p: Pass) -> list[Any]:

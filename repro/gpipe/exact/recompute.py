@@ -14,7 +14,7 @@ _COLUMNS, _ODD = 127, 0x1E3779B97F4A7C15
 _ADVICE = (
     "a layer or the loss holds state that recomputation moves again; keep it in a buffer "
     "(register_buffer) or an attribute, draw from torch's default generator, or build the "
-    "Pipeline with checkpoint='never'"
+    "Pipeline with recompute='never'"
 )
 
 

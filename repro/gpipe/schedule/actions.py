@@ -61,7 +61,7 @@ class Schedule:
         name: one of `SCHEDULES`.
         stages: how many there are, which is K if each rank holds one.
         micro_batches: M.
-        checkpoint: which micro-batches are recomputed.
+        recompute: which micro-batches are recomputed.
         orders: for each rank F, R and B, or F, R, I and W, in order.
         late: whether a gradient is received before R of its micro-batch, where there is one.
         limit: if given, a rank does what is ready, and keeps at most so many micro-batches from F
@@ -71,7 +71,7 @@ class Schedule:
     name: str
     stages: int
     micro_batches: int
-    checkpoint: str
+    recompute: str
     orders: Sequence[Sequence[Work]]
     late: bool = False
     limit: int | None = None

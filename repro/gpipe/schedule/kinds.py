@@ -1,7 +1,7 @@
-"""The kinds of schedules: (kind, K, M, checkpoint) -> a schedule.
+"""The kinds of schedules: (kind, K, M, recompute) -> a schedule.
 
 A kind only orders F and B of each rank, or F, I and W. `_with_recompute` inserts R, so that every
-kind has every checkpoint mode, and `Schedule.actions` inserts the messages and the update.
+kind has every recompute mode, and `Schedule.actions` inserts the messages and the update.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from repro.gpipe.errors import check_counts, one_of
 from repro.gpipe.schedule.actions import GRADIENT, Schedule, Work
 from repro.gpipe.schedule.replay import replay
 
-Checkpoint = Literal["always", "except_last", "never"]
-CHECKPOINTS: tuple[str, ...] = get_args(Checkpoint)
+Recompute = Literal["always", "except_last", "never"]
+RECOMPUTE_MODES: tuple[str, ...] = get_args(Recompute)
 
 
 KEPT = 2  # micro-batches between F and W for each of K ranks, at most, if a rank does what is ready
@@ -152,27 +152,27 @@ SCHEDULES: dict[str, Kind] = {
 }
 
 
-def _with_recompute(order: list[Work], checkpoint: str) -> list[Work]:
+def _with_recompute(order: list[Work], recompute: str) -> list[Work]:
     """Put R(i) before B(i) or I(i): always, never, or not where that follows F(i)."""
     result: list[Work] = []
     for work in order:
         kind, stage, i = work
-        if kind in GRADIENT and checkpoint != "never":
+        if kind in GRADIENT and recompute != "never":
             follows = bool(result) and result[-1] == ("F", stage, i)
-            if checkpoint == "always" or not follows:
+            if recompute == "always" or not follows:
                 result.append(("R", stage, i))
         result.append(work)
     return result
 
 
-def check_kind(name: str, checkpoint: str, stages_per_rank: int) -> None:
+def check_kind(name: str, recompute: str, stages_per_rank: int) -> None:
     """Raise a one-line ValueError for an argument that a kind of schedule does not allow."""
     one_of("schedule", name, SCHEDULES)
-    one_of("checkpoint", checkpoint, CHECKPOINTS)
+    one_of("recompute", recompute, RECOMPUTE_MODES)
     kind = SCHEDULES[name]
-    if kind.ready and checkpoint == "except_last":
+    if kind.ready and recompute == "except_last":
         raise ValueError(
-            f"checkpoint='except_last': must be 'always' or 'never' for schedule={name!r}, which "
+            f"recompute='except_last': must be 'always' or 'never' for schedule={name!r}, which "
             "has no fixed order; try 'always'"
         )
     if kind.interleaved != (stages_per_rank > 1):
@@ -184,7 +184,7 @@ def check_kind(name: str, checkpoint: str, stages_per_rank: int) -> None:
 
 
 def make_schedule(
-    name: str, stages: int, micro_batches: int, checkpoint: str = "always", stages_per_rank: int = 1
+    name: str, stages: int, micro_batches: int, recompute: str = "always", stages_per_rank: int = 1
 ) -> Schedule:
     """Build a schedule.
 
@@ -194,7 +194,7 @@ def make_schedule(
             (what is ready).
         stages: of all ranks together, at least 1; K where each rank holds one.
         micro_batches: M, at least 1; M=1 is naive model parallelism.
-        checkpoint: "always", "except_last" or "never".
+        recompute: "always", "except_last" or "never".
         stages_per_rank: 1, or at least 2 for an interleaved schedule; then K is stages /
             stages_per_rank.
 
@@ -202,7 +202,7 @@ def make_schedule(
         ValueError: naming the argument that is out of range.
     """
     check_counts(stages=stages, micro_batches=micro_batches, stages_per_rank=stages_per_rank)
-    check_kind(name, checkpoint, stages_per_rank)
+    check_kind(name, recompute, stages_per_rank)
     kind = SCHEDULES[name]
     if stages % stages_per_rank:
         raise ValueError(
@@ -210,9 +210,9 @@ def make_schedule(
         )
     K = stages // stages_per_rank
     counts = (K, micro_batches, stages_per_rank) if kind.interleaved else (K, micro_batches)
-    orders = [_with_recompute(kind.order(rank, *counts), checkpoint) for rank in range(K)]
+    orders = [_with_recompute(kind.order(rank, *counts), recompute) for rank in range(K)]
     limit = KEPT * K if kind.ready else None
-    schedule = Schedule(name, stages, micro_batches, checkpoint, orders, kind.late, limit)
+    schedule = Schedule(name, stages, micro_batches, recompute, orders, kind.late, limit)
     if not kind.ready:
         return schedule
     drawn = replay(schedule, lambda _kind, _stage: 1.0)

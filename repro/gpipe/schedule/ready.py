@@ -35,7 +35,7 @@ class Ready:
         self._rank, self._micro_batches = rank, schedule.micro_batches
         self.limit = schedule.limit or schedule.micro_batches
         self.most_ahead = len(schedule.orders) - rank + 1
-        self._recomputes = schedule.checkpoint == "always"
+        self._recomputes = schedule.recompute == "always"
         self.done = dict.fromkeys("FRIW", 0)
 
     @property

@@ -36,7 +36,7 @@ class DeepSpeedPipeline(Peer):
             loss_fn=self._loss,
             partition_method="uniform",
             # Of its two functions the one that also takes inputs without gradients.
-            activation_checkpoint_interval=int(setup.config.checkpoint == "always"),
+            activation_checkpoint_interval=int(setup.config.recompute == "always"),
             activation_checkpoint_func=deepspeed.checkpointing.non_reentrant_checkpoint,
         )
         parameters = list(self.module.parameters())

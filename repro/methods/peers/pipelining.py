@@ -48,7 +48,7 @@ class Pipelining(Peer):
             part = setup.build_stage(self.balance, number)
             layers |= part.named_children()
             (given, skeleton), (returned, _) = passed[number : number + 2]
-            self._last = FlatStage(part, skeleton, recompute=config.checkpoint == "always")
+            self._last = FlatStage(part, skeleton, recompute=config.recompute == "always")
             stages.append(
                 PipelineStage(
                     self._last,

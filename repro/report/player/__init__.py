@@ -22,7 +22,7 @@ Step = dict[str, Any]  # of a run, for the page
 HOME = Path(__file__).parent
 SCRIPTS = ("schedules.js", "replay.js", "step.js", "timeline.js", "stages.js", "player.js")
 LOGIC = SCRIPTS[:3]  # what needs no browser
-CHECKPOINTS = (("always", "always"), ("except_last", "except last"), ("never", "never"))
+RECOMPUTE_MODES = (("always", "always"), ("except_last", "except last"), ("never", "never"))
 MOST_K, MOST_M = 16, 64  # of the sliders
 
 
@@ -36,7 +36,7 @@ def player(steps: Sequence[Step]) -> Markup:
         script=Markup(script(SCRIPTS)),
         data=data,
         schedules=[(name, text) for name, (text, _) in SCHEDULES.items()],
-        checkpoints=CHECKPOINTS,
+        recompute_modes=RECOMPUTE_MODES,
         measured=[
             (name, list(group))
             for name, group in groupby(enumerate(steps), key=lambda item: item[1]["experiment"])
@@ -76,7 +76,7 @@ def _plain(results: Results, run: Run, timeline: Timeline) -> Step:
     """A step for the page: each span as kind, stage, micro-batch, start and length."""
     schedule, _ = SCHEDULES[run.schedule]
     label = [model_name(run.model), schedule, f"K={run.K}, M={run.M}, N={run.N}"]
-    label += [f"recompute {run.checkpoint}", run.differs_in, results.where(run)]
+    label += [f"recompute {run.recompute}", run.differs_in, results.where(run)]
     label += [f"link {link_name(run.spec)}"] if run.spec.link else []
     spans = []
     for span in sorted(timeline.spans, key=lambda span: (span.start, span.stage)):
@@ -88,7 +88,7 @@ def _plain(results: Results, run: Run, timeline: Timeline) -> Step:
         "experiment": run.experiment,
         "source": f"{run.experiment} at {run.scale} scale on {run.machine}, run {run.id}",
         "schedule": run.schedule,
-        "checkpoint": run.checkpoint,
+        "recompute": run.recompute,
         "K": run.K,
         "M": run.M,
         "v": timeline.stages_per_rank,

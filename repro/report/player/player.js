@@ -12,7 +12,7 @@ const state = {
   time: 0, // on the clock of the steps that are shown
   playing: false,
   touched: false, // whether the reader has moved the clock
-  checkpoint: "always", // what the reader chose; not every schedule has a choice
+  recompute: "always", // what the reader chose; not every schedule has a choice
   pointed: null, // the micro-batch under the mouse
 };
 const canvases = { timeline: find("timeline"), stages: find("stages") };
@@ -34,7 +34,7 @@ function settings() {
     K: Number(find("K").value),
     M: Number(find("M").value),
     v: interleaved ? Number(find("v").value) : 1,
-    checkpoint: !order && state.checkpoint === "except_last" ? "always" : state.checkpoint,
+    recompute: !order && state.recompute === "except_last" ? "always" : state.recompute,
     F: Number(find("F").value),
     R: Number(find("R").value),
     B: Number(find("B").value),
@@ -136,7 +136,7 @@ function title_of(step) {
 }
 
 function show_controls() {
-  const { schedule, K, M, v, checkpoint, F, R, B, measured } = shown.settings;
+  const { schedule, K, M, v, recompute, F, R, B, measured } = shown.settings;
   const { interleaved, order } = SCHEDULES[schedule];
   if (measured) {
     check("schedule", schedule);
@@ -148,12 +148,12 @@ function show_controls() {
     write_value(name, measured ? `${amount(value)} ms` : `${value}`);
   }
   for (const input of root.querySelectorAll("[data-setting]")) input.disabled = Boolean(measured);
-  for (const input of root.querySelectorAll('input[name="player-checkpoint"]')) {
+  for (const input of root.querySelectorAll('input[name="player-recompute"]')) {
     input.disabled = Boolean(measured) || (!order && input.value === "except_last");
   }
-  check("checkpoint", checkpoint);
-  find("R").disabled = Boolean(measured) || checkpoint === "never";
-  find("grey").textContent = why_grey(measured, checkpoint, order);
+  check("recompute", recompute);
+  find("R").disabled = Boolean(measured) || recompute === "never";
+  find("grey").textContent = why_grey(measured, recompute, order);
   find("v-box").hidden = !interleaved;
   find("about").textContent = data.schedules[schedule].about;
   find("source").textContent = measured ? `Measured: ${measured.source}.` : "";
@@ -166,9 +166,9 @@ function show_controls() {
 }
 
 // Why some controls cannot be moved; empty where all can.
-function why_grey(measured, checkpoint, order) {
+function why_grey(measured, recompute, order) {
   if (measured) return "Grey controls show the settings of the measured step. Choose none to move them.";
-  const never = checkpoint === "never" ? "R is grey: nothing is recomputed." : "";
+  const never = recompute === "never" ? "R is grey: nothing is recomputed." : "";
   return order ? never : `${never} Except last is grey: this schedule has no fixed order.`;
 }
 
@@ -203,7 +203,7 @@ function show_numbers() {
   find("peaks").textContent = peaks.join(" ");
   find("full-peaks").textContent = full_peaks.join(" ");
   tell(
-    `${data.schedules[now.schedule].name}, K=${K}, M=${M}, checkpoint ${now.checkpoint}. ` +
+    `${data.schedules[now.schedule].name}, K=${K}, M=${M}, recompute ${now.recompute}. ` +
       `${steps.map(title_of).join(". ")}. GPipe's formula gives ${percent(theory)}. ` +
       `Peak micro-batches kept by rank: ${peaks.join(", ")}.`,
   );
@@ -310,8 +310,8 @@ function previous_moment() {
 
 // ---- Events --------------------------------------------------------------------------------
 
-for (const input of root.querySelectorAll("[name=player-checkpoint]")) {
-  input.addEventListener("input", () => (state.checkpoint = input.value));
+for (const input of root.querySelectorAll("[name=player-recompute]")) {
+  input.addEventListener("input", () => (state.recompute = input.value));
 }
 for (const input of root.querySelectorAll("[data-setting], [name^=player-], [data-rebuild]")) {
   input.addEventListener("input", rebuild);

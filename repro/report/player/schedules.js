@@ -96,13 +96,13 @@ const SCHEDULES = {
 };
 
 // Put R(i) before B(i). "except_last" leaves it out where that directly follows F(i).
-function with_recompute(order, checkpoint) {
+function with_recompute(order, recompute) {
   const result = [];
   for (const work of order) {
-    if (work.kind === "B" && checkpoint !== "never") {
+    if (work.kind === "B" && recompute !== "never") {
       const last = result.at(-1);
       const follows = last?.kind === "F" && last.stage === work.stage && last.i === work.i;
-      if (checkpoint === "always" || !follows) result.push(action("R", work.stage, work.i));
+      if (recompute === "always" || !follows) result.push(action("R", work.stage, work.i));
     }
     result.push(work);
   }
@@ -110,11 +110,11 @@ function with_recompute(order, checkpoint) {
 }
 
 // For each of K ranks its rule. v counts only where the schedule is interleaved.
-function rules_of_ranks(name, K, M, checkpoint, v) {
+function rules_of_ranks(name, K, M, recompute, v) {
   const { order } = SCHEDULES[name];
   return Array.from({ length: K }, (_, rank) =>
     order
-      ? in_order(with_recompute(order(rank, K, M, v), checkpoint))
-      : what_is_ready(rank, K, M, checkpoint === "always"),
+      ? in_order(with_recompute(order(rank, K, M, v), recompute))
+      : what_is_ready(rank, K, M, recompute === "always"),
   );
 }

@@ -2,10 +2,10 @@
 
 // The step of these settings on the virtual clock. F, R and B are of all layers of a rank. I and W
 // are half of B each where they are not measured, as in repro.simulate.
-function simulated({ schedule, K, M, v, checkpoint, F, R, B, W = B / 2, U }) {
+function simulated({ schedule, K, M, v, recompute, F, R, B, W = B / 2, U }) {
   // Each stage of a rank has 1/v of its layers.
   const seconds = { F: F / v, R: R / v, B: B / v, I: B - W, W };
-  const rules = rules_of_ranks(schedule, K, M, checkpoint, v);
+  const rules = rules_of_ranks(schedule, K, M, recompute, v);
   const late = Boolean(SCHEDULES[schedule].late);
   const spans = replay(rules, K * v, (kind) => seconds[kind], late, U);
   return make_step("simulated", spans, K, v);
