@@ -205,6 +205,7 @@ class Needs(nn.Module):
     [
         ([linear, Chooses], r"layers\[1\] \(Chooses\) cannot be counted: .*shape"),
         ([linear, partial(linear, 9)], r"layers\[1\] \(linear\) cannot be counted: .*8"),
+        ([partial(nn.LSTM, 8, 8)], r"layers\[0\] \(LSTM\) cannot be counted: .*rnn_layer on fake"),
         ([Needs], r"layers\[0\] \(Needs\) cannot be built without memory: .*file second line"),
     ],
 )
