@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# torch 2.15.0: more segments can make checkpoint_sequential hold twice the activations. A segment has as many layers as the division
-# of layers by segments gives, rounded down. The last one has all the others, and as the documentation says it is not recomputed.
+# torch 2.15.0: more segments can make checkpoint_sequential hold twice the activations. A segment has as many layers as dividing
+# layers by segments gives, rounded down. The last one has all the others, and as the documentation says it is not recomputed.
 # So 16 blocks in 8 segments are 8 pairs; in 9 segments they are 8 single blocks and one segment of 8, which keeps everything.
 # Whoever raises the number of segments because memory is short gets less recomputation. Nothing warns.
 # Seen with 16 blocks of two linear layers and two tanh: 33 tensors are held without recomputation, 12 with 8 segments, 25 with 9,
@@ -69,5 +69,6 @@ found = {"plain": held(model), "even 9": held(lambda x: even(x, 9))}
 for segments in (8, 9, 16):
     found[f"{segments}"] = held(lambda x, n=segments: checkpoint_sequential(model, n, x, use_reentrant=False))
 print("activations held, blocks run again:", found)
-assert found["plain"] == (33, 0) and found["even 9"] == (11, 15) and found["8"] == (12, 14) and found["9"] == (25, 8) and found["16"] == (18, 15)
+seen = {"plain": (33, 0), "even 9": (11, 15), "8": (12, 14), "9": (25, 8), "16": (18, 15)}
+assert found == seen
 PY
