@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# torch 2.15.0 on x86 CPUs: MemTracker with fake tensors, which is there to know a step's peak memory in advance, finds a quarter of
-# it for an LSTM. In float32 training oneDNN has one operator for a layer. It keeps a workspace for the backward, which is larger than
-# all outputs of the layer, and whose fake tensor has no elements. With real tensors MemTracker sees the workspace, but not what the
-# operator allocates inside. None of this is in its list of limitations, and nothing warns. A GRU is right to the byte. So a plan by
-# fake tensors gives a device several times as many LSTM layers as fit.
-# Seen for 64 sequences of 32 steps of width 256, weights and gradients included, as multiples of the fake peak: two layers 4.4 with
-# MemTracker on real tensors and 5.1 by the allocator's events, one layer 3.2 and 4.1; one GRU layer 1.00 and 1.00.
+# torch 2.15.0 on x86 CPUs: MemTracker with fake tensors, which is there to know a step's peak memory in advance, finds a quarter
+# of it for an LSTM. In float32 training oneDNN has one operator for a layer. It keeps a workspace for the backward, which is
+# larger than all outputs of the layer, and whose fake tensor has no elements. With real tensors MemTracker sees the workspace,
+# but not what the operator allocates inside. None of this is in its list of limitations, and nothing warns. A GRU is right to the
+# byte. So a plan by fake tensors gives a device several times as many LSTM layers as fit.
+# Seen for 64 sequences of 32 steps of width 256, weights and gradients included, as multiples of the fake peak: two layers 4.4
+# with MemTracker on real tensors and 5.1 by the allocator's events, one layer 3.2 and 4.1; one GRU layer 1.00 and 1.00.
 # Fails if that changes.
 set -euo pipefail
 work=$(mktemp -d)

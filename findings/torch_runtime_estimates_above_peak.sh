@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# torch 2.15.0: the cost model behind RuntimeEstimator and SACEstimator takes a product of matrices to run at 1.5 times the GPU's peak.
-# As a docstring says, it halves the operations to multiply-adds and divides them by three quarters of the peak. But the peak is in
-# operations, where a multiply-add counts two. What memory limits is not shortened, so memory seems to limit more than it does.
-# Two GPUs have further faults.
-# 1. H100: all entries of the table are halved, as those with sparsity must be. Float32 and float64 have none. So float32 comes out at
-#    0.75 of its peak beside 1.5 in bfloat16, and bfloat16 seems to save twice what it can.
+# torch 2.15.0: the cost model behind RuntimeEstimator and SACEstimator takes a product of matrices to run at 1.5 times the GPU's
+# peak. As a docstring says, it halves the operations to multiply-adds and divides them by three quarters of the peak. But the
+# peak is in operations, where a multiply-add counts two. What memory limits is not shortened, so memory seems to limit more than
+# it does. Two GPUs have further faults.
+# 1. H100: all entries of the table are halved, as those with sparsity must be. Float32 and float64 have none. So float32 comes
+#    out at 0.75 of its peak beside 1.5 in bfloat16, and bfloat16 seems to save twice what it can.
 # 2. L4: bfloat16 is the value with sparsity, and the bandwidth is the H100's, 3350 GB/s where the L4 has 300.
 # Seen for a product of 8192 x 8192 matrices, beside the vendor's dense peak: A100 1.5 (bfloat16 and float32), H100 1.5 and 0.75,
 # L4 3.0 and 1.5; and a copy on an L4 11.2 times as fast as its memory. Nothing warns, and no GPU is needed for these numbers.

@@ -2,10 +2,10 @@
 # torchinfo 1.8.0 with torch 2.15.0: `total_mult_adds` of a Transformer does not grow with the length of its sequences. A linear
 # layer counts once for each example, however many tokens that has, and attention not at all: its weights are not those of a
 # submodule that runs. Convolutions count every position and an LSTM every time step. So a Transformer looks hundreds of times
-# cheaper than it is, and than an LSTM. Nothing warns. (A transposed convolution errs the other way: its weights count for each output,
-# and not for each input, so with a stride of 2 four times as often.)
-# Seen beside half of what FlopCounterMode counts: an encoder layer of width 64 has 33,344 for 16 tokens and for 256, which are 4.1 %
-# and 0.16 % of it. An LSTM grows 16 times. A transposed convolution with a kernel of 3 has 4.25 times as many as it runs.
+# cheaper than it is, and than an LSTM. Nothing warns. (A transposed convolution errs the other way: its weights count for each
+# output, and not for each input, so with a stride of 2 four times as often.)
+# Seen beside half of what FlopCounterMode counts: an encoder layer of width 64 has 33,344 for 16 tokens and for 256, which are
+# 4.1 % and 0.16 % of it. An LSTM grows 16 times. A transposed convolution with a kernel of 3 has 4.25 times as many as it runs.
 # Fails if that changes.
 set -euo pipefail
 work=$(mktemp -d)
