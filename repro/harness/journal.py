@@ -152,7 +152,11 @@ class Journal:
             identity=identity,
             commands=list(dict.fromkeys(map(redact, commands))),
             runs=runs | {run: group for run, (group, _) in specs.items()},
-            specs={run: s.plain() for run, (_, s) in specs.items() if run not in self._specs},
+            specs={
+                run: s.plain(recorded=True)
+                for run, (_, s) in specs.items()
+                if run not in self._specs
+            },
         )
         known = self.about and self.about.model_dump(exclude={"specs"})
         if event.specs or event.model_dump(exclude={"specs"}) != known:

@@ -272,10 +272,10 @@ class RunSpec(Frozen):
         per_rank = self.stages_per_rank or 1
         return _schedule(self.schedule, self.total_stages, self.M, self.recompute, per_rank)
 
-    def plain(self) -> dict[str, Any]:
-        """The spec as it is recorded and hashed: JSON, without fields that are None."""
-        recorded = self.model_dump(mode="json", by_alias=True)
-        return {name: value for name, value in recorded.items() if value is not None}
+    def plain(self, *, recorded: bool = False) -> dict[str, Any]:
+        """The spec as JSON, without fields that are None; with names as `recorded` and hashed."""
+        fields = self.model_dump(mode="json", by_alias=recorded)
+        return {name: value for name, value in fields.items() if value is not None}
 
     def check_depth(self, layers: int) -> None:
         """Raise a one-line ValueError where a model of so many layers cannot be cut for this."""
@@ -302,7 +302,7 @@ class RunSpec(Frozen):
         peer = "" if self.library == "repro" else f"-{self.library}"
         name = f"{slug(self.model)}-K{self.K}-M{self.M}{peer}"
         timed = environment if self.fidelity in TIMED else {}
-        marked = {"spec": self.plain(), "version": version, "environment": timed}
+        marked = {"spec": self.plain(recorded=True), "version": version, "environment": timed}
         return f"{name}-{digest(marked)[:6]}"
 
 

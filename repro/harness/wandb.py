@@ -102,7 +102,7 @@ def log_run(mode: Mode, results: Results, run: Run, directory: Path) -> str | No
     """Copy a run; returns the project's address when online, as `log_experiment` does."""
     line = run_line(results, run)
     numbers = {name: line.pop(name) for name in _NUMBERS}
-    config = line | run.spec.model_dump(mode="json", exclude_none=True)
+    config = line | run.spec.plain()
     # The spec has the rule of the cut; so does `cut_by`.
     config |= {"balance": line["balance"], "method": run.spec.method, "peak_gib_per_stage": None}
     # Metrics of single languages ("bleu toy:alfa") are too many.

@@ -95,7 +95,7 @@ def with_parts(frame: Frame) -> Frame:
     shares = pd.DataFrame([share for _, share in rounds], columns=[*PARTS], dtype=float)
     shares = shares.groupby([line for line, _ in rounds]).median()
     # A mode of recomputation makes way for its share.
-    return frame.drop(columns=PARTS, errors="ignore").join(shares)
+    return frame.drop(columns=[*PARTS], errors="ignore").join(shares)
 
 
 def error_bars(frame: Frame, column: str) -> list[pd.Series]:
