@@ -119,6 +119,8 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
         return f"; {chosen} chooses among its runs, `repro run sweep {letter}` measures others"
     if word == "--cut" and "--balance" in flags:
         return "; try --balance, which takes the number of layers of each stage"
+    if word == "--checkpoint" and "--recompute" in flags:
+        return "; try --recompute, its name now"
     # Without the dashes, which all names have in common.
     bare = {flag[2:].lower(): flag for flag in flags}
     for near in get_close_matches(word[2:80].lower(), bare, n=1, cutoff=0.7):

@@ -35,7 +35,7 @@ DEEPSPEED = {"library": "deepspeed", "trace": False, "schedule": "1f1b"}
         ({"K": 1024, "M": 1024, "N": 2**20}, ["K = 1024 x M = 1024", "product of up to 262144"]),
         ({"M": 9}, ["M = 9", "N = 8", "1 to 8", "larger N"]),
         ({"D": 2, "M": 5}, ["M = 5", "each of D = 2 replicas", "N = 8", "1 to 8"]),
-        ({"chekpoint": "never"}, ["no field 'chekpoint'", "'never'", "did you mean 'recompute'"]),
+        ({"recompte": "never"}, ["no field 'recompte'", "'never'", "did you mean 'recompute'"]),
         ({"recompute": "nevr"}, ["'always', 'except_last' or 'never'", "did you mean 'never'"]),
         ({"balance": (1, 1, 2)}, ["balance = [1, 1, 2]", "K = 2", "balance='time'"]),
         ({**INTERLEAVED, "balance": (1, 3)}, ["2 entries for K = 2 ranks of 2 stages"]),
