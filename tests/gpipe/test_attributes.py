@@ -162,6 +162,22 @@ def test_a_refused_step_keeps_what_was_added_between_steps_or_by_a_forward(recom
     assert layer.made.sum() == 4
 
 
+@pytest.mark.parametrize("recompute", ["always", "never"])
+def test_writes_through_data_between_steps_stay(recompute):
+    """No version shows them. The last steps have a new form, and are refused."""
+    layer: Any = Holding(None, lambda layer, y: y * layer.scale)
+    layer.register_buffer("scale", torch.ones(4))
+    pipe = Pipeline([layer], 1, 2, recompute=recompute)
+    for N in (4, 4, 6):
+        pipe.train_step(torch.ones(N, 4), torch.ones(N, 4), MSE)
+        layer.scale.data.mul_(0.5)
+    for N in (6, 8):
+        with pytest.raises(FloatingPointError):
+            pipe.train_step(torch.full((N, 4), math.inf), torch.ones(N, 4), MSE)
+        layer.scale.data.mul_(0.5)
+    assert layer.scale.tolist() == [0.5**5] * 4
+
+
 def test_a_tensor_does_not_pass_through_an_object_of_two_stages():
     how: Any = {"device": "cpu", "balance": "uniform", "stages_per_rank": 2}
     for work in (leave, leave_once):

@@ -81,9 +81,9 @@ class Snapshot:
         return [place for place in _places(self._dicts) if key(place) not in self.index]
 
     @torch.no_grad()
-    def restore(self) -> None:
-        """Put all values back."""
-        for k in self.changed(closely=True):
+    def restore(self, which: Iterable[int] | None = None) -> None:
+        """Put the values at some places back, or at all, and remove what was made since."""
+        for k in self.changed(closely=True) if which is None else which:
             if k in self._copies:
                 self.values[k].copy_(self._copies[k])
             write(self.places[k], self.values[k])

@@ -34,7 +34,7 @@ class LayerState(Guard):
         self._moving: dict[tuple[int, Any], Place] = {}
 
     def begin_step(self, step: Any) -> None:
-        layers, index = self._layers, self._held.index
+        layers = self._layers
         # Losses may take turns, and a user or a good step may have added attributes and buffers.
         tree = layers.tree_number, *layers.of_loss
         self._first = tree != self._tree or not self._held.has_all_keys()
@@ -47,7 +47,7 @@ class LayerState(Guard):
                 known = self._moving.keys() & self._held.index.keys()
                 self._moving = {each: self._moving[each] for each in known}
             return
-        moving = {index[each] for each in self._moving.keys() & index.keys()}
+        moving = self._known_to_move()
         changed = moving.union(self._held.changed())
         # No forward moves these running statistics, only `RunningStatistics`: a copy is not needed.
         in_norms = {k for k in changed - moving if id(self._held.places[k][0]) in self._of_norms}
@@ -55,6 +55,11 @@ class LayerState(Guard):
         self._held.take(in_norms, copies=False)
 
     def before_forward(self, p: Pass) -> None:
+        if p.first and not self._first:
+            # The user has written through .data, which no version shows: what earlier passes of
+            # this step can have moved is known.
+            held = self._held
+            held.take({*held.changed(closely=True)} - {*held.changed()} - self._known_to_move())
         self._first |= p.first
         self._recomputes |= p.recomputed
         if p.recomputed and self._moving:
@@ -85,7 +90,13 @@ class LayerState(Guard):
         return Finding(Outcome.AGAIN) if new and self._recomputes else None
 
     def undo(self) -> None:
-        self._held.restore()
+        # Other values may be the user's, who has written through .data since the last copy.
+        self._held.restore({*self._held.changed(closely=self._first)} | self._known_to_move())
+
+    def _known_to_move(self) -> set[int]:
+        """The numbers of places, whose copies are always of the beginning of the step."""
+        index = self._held.index
+        return {index[each] for each in self._moving.keys() & index.keys()}
 
     def _now(self, *, copies: bool) -> list[tuple[Place, Any]]:
         """Of each place known to move its value, or a copy of it if that is a tensor."""
