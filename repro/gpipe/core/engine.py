@@ -27,7 +27,7 @@ from repro.gpipe.core.stage import Stage
 from repro.gpipe.core.step import Step
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact.guard import Finding, Guards, Outcome, raise_first
-from repro.gpipe.runtime.health import report_errors_to_all
+from repro.gpipe.runtime.health import begin_step, report_errors_to_all
 from repro.gpipe.runtime.status import status
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.timeline import Timeline
@@ -167,7 +167,7 @@ class Engine:
         self, inputs: Tree, targets: Tree, loss_fn: Loss, *, evaluate: bool, trace: bool, **how: Any
     ) -> Step:
         """Agree on the inputs with the other ranks, and prepare for the first action."""
-        status.step, status.action = self.step, None
+        begin_step(self.step)
         self._agree: Vote | None = None
         self._guards.learned = False
         self.recorder.start(self.step, enabled=trace)

@@ -195,6 +195,14 @@ def collectives_end_soon() -> Iterator[None]:
         gloo._set_default_timeout(before)
 
 
+def begin_step(step: int) -> None:
+    """Set the step of this process; the first one is posted at once, since a step may end it."""
+    is_first = status.step is None
+    status.step, status.action = step, None
+    if is_first and _health is not None:
+        _health.beat()
+
+
 @contextmanager
 def report_errors_to_all() -> Iterator[None]:
     """Report an error raised inside to all ranks, unless it is one that all of them raise."""
