@@ -50,7 +50,7 @@ def test_uniform_costs_give_the_closed_forms(K, M, F, R, B):
     assert unrecomputed.step_time == pytest.approx(
         theory.step_time(K, M, "plain", F, 0, B), rel=1e-12
     )
-    assert unrecomputed.idle_over_work == pytest.approx((K - 1) / M)
+    assert unrecomputed.idle_over_total == pytest.approx((K - 1) / (M + K - 1))
     hidden = replace(uniform, recompute=(min(F, B),) * K)
     early = simulate(make_schedule("gpipe", K, M), hidden)
     assert early.step_time == pytest.approx(

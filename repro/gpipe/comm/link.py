@@ -29,11 +29,11 @@ class Link:
         self._free = -math.inf
 
     def send(self, message: Message, key: Hashable) -> None:
-        """Start to send; what remains to be done is done without the computing thread."""
+        """Start to send; the computing thread has nothing more to do for it."""
         raise NotImplementedError
 
     def expect(self, keys: Sequence[Hashable]) -> None:
-        """Begin to receive: messages with these keys, each another, will come in this order."""
+        """Begin to receive: messages with these keys, no two alike, will come in this order."""
 
     def receive(self, key: Hashable) -> Message:
         """Wait for the next expected message, on this rank's device."""

@@ -217,8 +217,7 @@ class Staged(Gloo):
     def _start(self, packed: Tensor, tag: int) -> None:
         """Start to send once the copies have ended."""
         copied = self._stream.record_event()
-
-        status.sending.add(self)  # so that nobody takes a long wait for the GPU for one without end
+        status.sending.add(self)  # a wait for the copies may be long, and is none without end
 
         def start() -> None:
             copied.synchronize()

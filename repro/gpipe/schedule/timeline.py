@@ -78,12 +78,6 @@ class Timeline:
         total = self.ranks * self.step_time
         return 1.0 - self.busy() / total if total else 0.0
 
-    @property
-    def idle_over_work(self) -> float:
-        """Idle / work, the other definition in use; in theory (K-1)/M."""
-        work = self.busy()
-        return self.ranks * self.step_time / work - 1.0 if work else 0.0
-
     def on(self, rank: int) -> list[Span]:
         """The spans of one rank, on all its stages, in the order in which they began."""
         return self._by_rank[rank]
