@@ -71,13 +71,16 @@ def trained(library: str, group: Any, **settings: Any) -> list[float]:
     return losses
 
 
-def assert_trains_as_ours(results: dict[str, Found], library: str) -> None:
-    """With its known fault: if that changes, docs/performance.md changes too."""
+def assert_trains_as_ours(results: dict[str, Found], library: str, *tracked: int) -> None:
+    """With its known fault: if that changes, docs/performance.md changes too.
+
+    `tracked` are the micro-batches that norms have counted, recomputed ones again.
+    """
     beside, losses = results[library]
     assert beside
     assert beside.gradients != "different"
     assert beside.statistics == "different"
-    assert beside.tracked == {8}  # micro-batches, recomputed ones twice
+    assert beside.tracked == {*tracked}
     ours = results["repro"][1]
     assert losses == pytest.approx(ours, abs=1e-6)
     assert losses[-1] < losses[0]
@@ -91,7 +94,7 @@ def test_torch_trains_as_ours_and_ours_as_the_unsplit_model():
     assert ours
     assert (ours.gradients, ours.statistics) == ("rounding", "same bits")
     for library in TORCH_SCHEDULES:
-        assert_trains_as_ours(results, library)
+        assert_trains_as_ours(results, library, 8)
     for library in ZERO_BUBBLE:
         assert results[library][1] == pytest.approx(results["repro"][1], abs=1e-6)
 
@@ -112,7 +115,7 @@ class TorchGPipe(Peer):
             [*given.counts()],
             devices=[given.device] * given.config.stages,
             chunks=given.config.micro_batches,
-            recompute=given.config.recompute,
+            checkpoint=given.config.recompute,
             deferred_batch_norm=True,
         )
         self.module = nn.Sequential(*self._model)
@@ -138,7 +141,8 @@ def test_torchgpipe_is_right_but_for_the_variance():
 )
 def test_deepspeed_trains_as_ours():
     for results in launch(deepspeed_ranks, stages=2):
-        assert_trains_as_ours(results, "deepspeed")
+        # The first stage sends two tensors, and DeepSpeed calls a backward for each.
+        assert_trains_as_ours(results, "deepspeed", 8, 12)
 
 
 def minimal_ranks() -> list[Result]:

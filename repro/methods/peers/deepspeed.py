@@ -1,7 +1,9 @@
-"""DeepSpeed's pipeline engine as a method: its 1F1B, with its own recomputation.
+"""DeepSpeed's pipeline engine as a method: its 1F1B, with `torch.utils.checkpoint`.
 
 The engine takes every process of the world as its own, so there must be K of them. It has no
 setting for a given cut. It gets one layer for each stage, which holds all layers of ours.
+It calls a backward for each tensor that a stage has sent: a stage that sends two, as AmoebaNet's
+do, runs its backward twice, and recomputes twice.
 """
 
 import os
@@ -29,15 +31,13 @@ class DeepSpeedPipeline(Peer):
         self.balance = setup.counts()
         self.module = setup.build_stage(self.balance, self._rank)
         _, skeleton = boundaries(setup.layers, setup.sample, self.balance)[self._rank]
-        self._flat = FlatStage(self.module, skeleton, recompute=False)  # the engine does
+        recompute = setup.config.recompute == "always"
+        self._flat = FlatStage(self.module, skeleton, recompute=recompute)
         whole = deepspeed.pipe.PipelineModule(
             layers=[self._flat] * K,  # of which it takes the one of its stage
             num_stages=K,
             loss_fn=self._loss,
             partition_method="uniform",
-            # Of its two functions the one that also takes inputs without gradients.
-            activation_checkpoint_interval=int(setup.config.recompute == "always"),
-            activation_checkpoint_func=deepspeed.checkpointing.non_reentrant_checkpoint,
         )
         parameters = list(self.module.parameters())
         M = setup.config.micro_batches
@@ -52,7 +52,6 @@ class DeepSpeedPipeline(Peer):
                 "gradient_accumulation_steps": M,
                 "gradient_clipping": 0.0,  # it clips to a norm of 1 by default
                 "steps_per_print": 2**40,
-                "pipeline": {"use_reentrant": False},
             },
         )[0]
 

@@ -48,7 +48,8 @@ class Pipelining(Peer):
             part = setup.build_stage(self.balance, number)
             layers |= part.named_children()
             (given, skeleton), (returned, _) = passed[number : number + 2]
-            self._last = FlatStage(part, skeleton, recompute=config.recompute == "always")
+            recompute = config.recompute == "always"
+            self._last = FlatStage(part, skeleton, recompute=recompute, splits=bool(split))
             stages.append(
                 PipelineStage(
                     self._last,
