@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 
 from repro.experiments.cuts import CUTS
-from repro.experiments.published_errors import on_p40s
+from repro.experiments.published_errors import of_model
 from repro.experiments.table2.runs import ABOUT, KS, NAME, SIZES
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.sizes import NARROW
-from repro.harness.text import EMPTY, TIMES, digits, ranged
+from repro.harness.text import EMPTY, TIMES, digits
 from repro.paper.numbers import torchgpipe
 from repro.report import style
 from repro.report.claim import Claim
@@ -22,8 +22,6 @@ from repro.report.framed import framed, lengths
 from repro.report.table import Table
 
 READS = ("costs",)  # how far its simulated steps are off
-# Of vTrain's multi-node steps, on 64 to 512 devices; see predictions/README.md.
-ON_A100S = "55 unseen A100 steps: mean error 10.2 %"
 MEASURED, SMALLER, HALF = "measured", "measured, a smaller model", ", half widths"
 # At Table 1's widths nothing of the Transformer fits at K=2 with M=4 or 32.
 SHOWN = {"amoebanet-d": "time", "transformer": f"time{HALF}"}
@@ -73,19 +71,13 @@ def tables(results: Results) -> list[Table]:
 
 def claims(results: Results) -> Iterator[Claim]:
     ours = cells(results)
-    errors = {"amoebanet-d": on_p40s(results), "transformer": ON_A100S}
     what = "speed, K={K}, M={M} over K=2, M=1"
     cuts = {"amoebanet-d": "", "transformer": HALF}
     settings = {model: [f"{cut}{of}" for cut in CUTS.values()] for model, of in cuts.items()}
-    small = select(ours, setting=SMALLER, K=2, M=32).drop_duplicates("model")
-    measured = {
-        model: f"small model, measured, K = 2: {ranged(*ends, unit=TIMES)}"
-        for model, *ends in small[["model", *ENDS]].itertuples(index=False)
-    }
-    remarks = {model: (measured.get(model, ""), error) for model, error in errors.items()}
     ours, others = ours[ours["setting"] != SMALLER], "other cuts and widths"
+    errors = {model: of_model(results, style.model_name(model)) for model in settings}
     exhibit = "Table 2, {model}"
-    yield from claims_on(NAME, ours, exhibit, what, others, settings, remarks).values()
+    yield from claims_on(NAME, ours, exhibit, what, others, settings, errors).values()
 
 
 def figures(results: Results) -> Iterator[Picture]:

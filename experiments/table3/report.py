@@ -10,11 +10,10 @@ from repro.experiments.cuts import CUTS
 from repro.experiments.table3.runs import ABOUT, KS, MODELS, NAME, THROTTLED
 from repro.harness.frame import Frame, ratios, runs_frame, select
 from repro.harness.results import Results
-from repro.harness.text import TIMES, ranged
 from repro.report.claim import Claim
 from repro.report.compare import link_name
 from repro.report.exhibit import CELL, claims_on, first_text, over, printed
-from repro.report.framed import HIGH, LOW, framed, with_interval, with_parts
+from repro.report.framed import framed, with_interval, with_parts
 from repro.report.style import model_name
 from repro.report.table import Table
 
@@ -78,17 +77,4 @@ def claims(results: Results) -> Iterator[Claim]:
 def _claims(results: Results, ours: Frame) -> dict[Any, Claim]:
     what = "throughput without fast links, K={K} over K=2"
     settings = {model: [*CUTS.values()] for model in MODELS}
-    return claims_on(NAME, ours, "Table 3, {model}", what, "other cuts", settings, _slowed(results))
-
-
-def _slowed(results: Results) -> dict[str, tuple[str, str]]:
-    """How much longer a step takes with slow links, in words."""
-    lines = slow_links(results).data
-    lines = lines[(lines["model"] == "AmoebaNet-D") & (lines[SLOWER] != 1)]
-    ends = [SLOWER, SLOWER + LOW, SLOWER + HIGH]
-    steps = [
-        f"at {link} {ranged(*line, unit=TIMES)}"
-        for *line, link in lines[[*ends, "link"]].itertuples(index=False)
-    ]
-    text = f"small model, measured: step time over that with a free link: {', '.join(steps)}"
-    return {"amoebanet-d": (text, "")} if steps else {}
+    return claims_on(NAME, ours, "Table 3, {model}", what, "other cuts", settings, {})

@@ -73,14 +73,14 @@ def claims_on(
     what: str,
     others: str,
     settings: Mapping[str, Any],
-    remarks: Mapping[str, tuple[str, str]],
+    errors: Mapping[str, str],
 ) -> dict[Any, Claim]:
     """Model, K and M of each cell of a table that does not print 1 -> its claim, the largest first.
 
     What was measured counts before what was simulated, and of that every setting. Those in
     `settings` of the model need a result. The texts have {model}, {K} and {M}; `others` says what
-    the settings are. `remarks` are for the largest cell of a model: what was measured of a smaller
-    one, and how far such simulations are off.
+    the settings are. `errors` says of a model how far such simulations are off; it stands beside
+    the largest cell.
     """
     claims = {}
     cells = printed(name).query("paper != 1").sort_values(CELL, ascending=[True, False, False])
@@ -98,8 +98,7 @@ def claims_on(
         if 0 < len(inside) < len(best):
             why = f"agrees if cut by {' or '.join(dict.fromkeys(inside))}"
         is_largest = all(name != model for name, *_ in claims)
-        small, error = remarks.get(model, ("", "")) if is_largest else ("", "")
-        reasons = why, error if len(shown) else ""
+        reasons = why, errors.get(model, "") if is_largest and len(shown) else ""
         words = {"model": model_name(model), "K": K, "M": M}
         claims[model, K, M] = Claim(
             exhibit.format(**words),
@@ -109,7 +108,6 @@ def claims_on(
             paper=paper,
             off=0.0 if measured.empty else CLOSE * paper,
             unit=TIMES,
-            beside=small,
             why="; ".join(filter(None, reasons)),
             others=others,
             point=(K, M),

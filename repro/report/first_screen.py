@@ -36,7 +36,7 @@ QUESTIONS = (
     ("How large a model?", "Table 1, K = 128", (SIZES, LARGEST)),
     ("How fast?", "speed at K = 8, M = 32 over K = 2, M = 1", SPEEDS),
     ("Do slow links matter?", "speed without NVLink, K = 8 over K = 2", LINKS),
-    ("How large is the bubble?", f"idle share at {AT}", (BUBBLE,)),
+    ("How large is the bubble?", f"share of a step at {AT}", (BUBBLE,)),
     (
         "Do bigger models do better?",
         "toy languages, toy images, ImageNet",
@@ -107,7 +107,7 @@ class Panel:
         """Beside the last point, moved apart where they would overlap."""
         last = self.points[-1]
         name = "formula" if self.limits else "paper"
-        least, most = (("otherwise " + self.text(end), "ours") for end in (last.least, last.most))
+        least, most = (("other cuts " + self.text(end), "ours") for end in (last.least, last.most))
         lines = [(f"ours {self.text(last.ours)}", "ours strong")]
         if last.low < last.high:
             lines.append((f"({digits(last.low)} to {digits(last.high)})", "ours"))
@@ -161,7 +161,8 @@ def first_screen(results: Results, claims: Mapping[str, Sequence[Claim]]) -> Fir
     speeds = chain.from_iterable(by_exhibit[name] for name in (*SPEEDS, *LINKS))
     modelled = all(claim.fidelity in MODELLED for claim in speeds)
     where = _where(results, claims)
-    return FirstScreen(_headline(shown), where, modelled, columns, rows(claims))
+    headline = _headline(shown, _alike(by_exhibit[SIZES]))
+    return FirstScreen(headline, where, modelled, columns, rows(claims))
 
 
 def of_exhibits(claims: Mapping[str, Sequence[Claim]]) -> dict[str, list[Claim]]:
@@ -191,8 +192,14 @@ def _sentence(claims: Sequence[Claim], name: str) -> str:
     shown = _shown(claims)
     alike = [claim for claim in reversed(claims) if claim.verdict == shown.verdict]
     shares = [f"{ours_of(claim)} at K = {claim.point[0]}" for claim in alike]
-    of_all = f"{len(alike)} of {len(claims)}"
+    of_all = _alike(claims)
     return SENTENCES[name].format(how=shown.fidelity, shares=" and ".join(shares), of_all=of_all)
+
+
+def _alike(claims: Sequence[Claim]) -> str:
+    """`7 of 10`: how many claims have the verdict that is shown."""
+    same = [claim.verdict for claim in claims].count(_shown(claims).verdict)
+    return f"{same} of {len(claims)}"
 
 
 def _missed(by_exhibit: Mapping[str, Sequence[Claim]]) -> list[str]:
@@ -203,13 +210,13 @@ def _missed(by_exhibit: Mapping[str, Sequence[Claim]]) -> list[str]:
     return [sentence] if "not reproduced" in words else []
 
 
-def _headline(shown: Mapping[str, str]) -> str:
-    """`Same model, same sizes, one of two speed-ups: that much of GPipe holds up.`, for one."""
+def _headline(shown: Mapping[str, str], sizes: str) -> str:
+    """`Same model, 7 of 10 sizes, one of two speed-ups: that much of GPipe holds up.`, for one."""
     speeds = [shown.get(name) for name in SPEEDS]
     fast = speeds.count(HOLDS)
     held = {
         "same model": shown.get(IDENTICAL) == HOLDS,
-        "same sizes": shown.get(SIZES) == HOLDS,
+        f"{sizes} sizes": shown.get(SIZES) == HOLDS,
         "both speed-ups": fast == 2,
         "one of two speed-ups": fast == 1,
         "small bubble": shown.get(BUBBLE) == HOLDS,
@@ -265,7 +272,7 @@ def _panels(by_exhibit: Mapping[str, Sequence[Claim]]) -> dict[str, Panel]:
     }
     if points := _points(by_exhibit[BUBBLE]):
         top, limits = 10.0 * ceil(_highest(points) / 10), by_exhibit[BUBBLE][0].most
-        title, about = f"Bubble, {AT}", "idle share of a step"
+        title, about = f"Bubble, {AT}", "share of a step"
         panels[BUBBLE] = Panel(title, about, points, "%", 10, top, limits)
     return panels
 
@@ -301,9 +308,8 @@ def rows(claims: Mapping[str, Sequence[Claim]]) -> list[Row]:
 def _part(claims: Sequence[Claim], command: str, beside: str, how: str) -> Part:
     """The last two are what is written in place of the other settings and of the claim's `why`."""
     claim = _shown(claims)
-    same = [each.verdict for each in claims].count(claim.verdict)
     is_one_of_several = len(claims) > 1 and claim in claims
-    count = f"{same} of {len(claims)}" if is_one_of_several else ""
+    count = _alike(claims) if is_one_of_several else ""
     paper = OF_PAPER.get(claim.exhibit, "{}").format(paper_of(claim))
     if claim.verdict == "not tested here":
         # Trainings that decide a claim take a night.
@@ -312,8 +318,8 @@ def _part(claims: Sequence[Claim], command: str, beside: str, how: str) -> Part:
         return Part(claim.verdict, count, paper, "", reason, "")
     ours, bracket, ends = ours_of(claim).partition(" (")
     others = others_of(claim)
-    otherwise = f"otherwise {others}" if others else ""
-    caveat = "".join(f"; {text}" for text in (otherwise, claim.beside) if text)
+    settings = f"other settings {others}" if others else ""
+    caveat = "".join(f"; {text}" for text in (settings, claim.beside) if text)
     how = "; ".join(filter(None, (claim.fidelity, how or claim.why)))
     return Part(claim.verdict, count, paper, ours, bracket + ends + beside + caveat, how)
 

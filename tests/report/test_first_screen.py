@@ -64,7 +64,7 @@ def test_every_verdict_rests_on_the_groups_that_are_measured_first(reference: Re
 def test_the_screen_of_the_reference(reference: Results):
     found = screen(reference)
     assert found.headline == (
-        "Same model, same sizes, one of two speed-ups: that much of GPipe holds up. "
+        "Same model, 7 of 10 sizes, one of two speed-ups: that much of GPipe holds up. "
         "Its bubble is not “almost negligible”."
     )
     assert found.where == (
