@@ -7,7 +7,13 @@
 # Seen on two stages with M=4 where the first sends one, two or three tensors that depend on all of its layers: backwards of its
 # first layer in a step. The gradients are those of plain training.
 # Fails if that changes.
-. "$(dirname "$0")/environment" torch==2.15.0 numpy==2.4.6 deepspeed==0.19.8
+set -euo pipefail
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/python" -m pip install -q uv==0.13.8
+"$work/venv/bin/uv" pip install -q --python "$work/venv/bin/python" torch==2.15.0 numpy==2.4.6 deepspeed==0.19.8
+cd "$work"
 cat >twice.py <<'PY'
 import copy
 import os
@@ -80,4 +86,5 @@ def run(rank: int) -> None:
 if __name__ == "__main__":
     multiprocessing.spawn(run, nprocs=2)
 PY
-quietly python -W ignore twice.py >out; grep "first stage" out
+"$work/venv/bin/python" -W ignore twice.py >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+grep "first stage" "$work/log"
