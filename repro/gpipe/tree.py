@@ -4,7 +4,7 @@ Sizes are those of `torch.tensor_split`: they differ by at most one, the larger 
 """
 
 from collections import OrderedDict, UserDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 # Containers that are made again as what they are; named tuples are, too.
 _CONTAINERS = (tuple, list, dict, OrderedDict, torch.Size)
+# What can cross a stage boundary beside tensors.
+_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _TAKEN_AS_DICTS = {"BatchEncoding", "ModelOutput"}  # of transformers, and what is derived from them
 
 Tree = Any  # a tensor, a constant, or tuples, lists and dicts of these
@@ -115,13 +117,18 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
     return map_leaves(Whole, lambda whole: Whole(to_device(whole.value, device)), moved)
 
 
-def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor,)) -> None:
+def refuse_unplain(
+    tree: Tree,
+    what: str,
+    tensor_types: tuple[type, ...] = (Tensor,),
+    constants: tuple[type, ...] = _CONSTANTS,
+) -> None:
     """Raise a ValueError if a tree holds what cannot be cut and sent so that it stays the same.
 
     A stage boundary keeps a tensor's values, shape and strides. The class and the attributes of a
     tensor or a container would be lost there, so only plain ones are accepted.
     """
-    if isinstance(tree, Whole):
+    if isinstance(tree, Whole) and Whole in constants:
         tree = (tree.value,)
     kind, problem = type(tree).__name__, ""
     if isinstance(tree, Tensor):
@@ -141,8 +148,10 @@ def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor
         known = type(tree) in _CONTAINERS or hasattr(type(tree), "_make") or _is_taken_as_dict(tree)
         if members is not None and not known:
             problem = f"holds a {kind}, which would become another type; use plain containers"
+        elif members is None and not isinstance(tree, constants):
+            problem = f"holds a {kind}; only tensors, numbers, strings and None can cross"
         for member in members or ():
-            refuse_unplain(member, what, tensor_types)
+            refuse_unplain(member, what, tensor_types, constants)
     if problem:
         raise ValueError(f"{what}: {problem}")
 
@@ -167,8 +176,8 @@ def _refuse_uncut(tree: Tree, name: str, examples: int) -> None:
 
 def check(tree: Tree, micro_batches: int, name: str) -> int:
     """Check that a user's mini-batch can be cut into M micro-batches; return N."""
-    # A micro-batch's part of a parameter is a plain tensor anyway.
-    refuse_unplain(tree, name, (Tensor, nn.Parameter))
+    # A micro-batch's part of a parameter is a plain tensor anyway; what else there is stays here.
+    refuse_unplain(tree, name, (Tensor, nn.Parameter), (Whole, object))
     examples = batch_size(tree, name)
     if not examples:
         raise ValueError(f"{name}: the mini-batch has no examples; leave it out")

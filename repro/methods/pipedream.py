@@ -25,7 +25,7 @@ from torch.func import functional_call
 from repro.gpipe import StepResult
 from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.links import Links
-from repro.gpipe.comm.message import Forms
+from repro.gpipe.comm.message import Message
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import as_layers, refuse_shared
 from repro.gpipe.core.topology import own_rank
@@ -63,7 +63,6 @@ class PipeDream(Method):
         self._lag = config.stages - 1 - self._rank
         self._in_flight: deque[_InFlight] = deque()
         self._forwards = 0  # over all steps
-        self._forms = Forms()
         self._parameters = dict(self.module.named_parameters())
         self._updates = 0
         self._newest = self._weights()
@@ -139,8 +138,7 @@ class PipeDream(Method):
         self._in_flight.append(_InFlight(cell, inputs, self._updates, self._newest, outputs))
         if not self._is_last:
             sent = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
-            message = self._forms.message(("activations", i), sent, structure, crosses=True)
-            self._links.outgoing["F"].send(message, (self._rank + 1, i))
+            self._links.outgoing["F"].send(Message.of(sent, structure), (self._rank + 1, i))
         return outputs
 
     def _backward(self, returned: Link | None) -> None:
@@ -160,8 +158,7 @@ class PipeDream(Method):
                 for t in flatten(micro_batch.inputs)[0]
                 if t.requires_grad
             ]
-            message = self._forms.message(("gradients", i), *flatten(gradients))
-            self._links.outgoing["B"].send(message, (self._rank - 1, i))
+            self._links.outgoing["B"].send(Message.of(*flatten(gradients)), (self._rank - 1, i))
         self._update(micro_batch)
 
     def _update(self, done: _InFlight) -> None:

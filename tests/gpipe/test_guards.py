@@ -12,7 +12,7 @@ from examples import Apply, Around, Means, refused
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.comm.message import Form, Message
+from repro.gpipe.comm.message import Message
 from repro.gpipe.exact.guard import Known, Pass
 from repro.gpipe.exact.inputs import OverwrittenInputs
 from repro.gpipe.exact.rules import GUARDS, NAMES
@@ -50,11 +50,9 @@ def test_an_r_gets_no_copies_if_its_stage_is_not_known_to_write():
     """A graph may keep a copy until the backward; that of an F which R follows is gone at once."""
     runner, inputs = SimpleNamespace(device="cpu"), [torch.ones(2)]
     guard = OverwrittenInputs(None, runner, None)
-    form = Form.of(inputs, None)
+    entered = Message.of(inputs, None)
     passes = [
-        Pass(
-            stage, 0, Message(inputs, form), first, True, Known(1), [], leaves=inputs, given=inputs
-        )
+        Pass(stage, 0, entered, first, True, Known(1), [], leaves=inputs, given=inputs)
         for stage, first in ((1, True), (1, False), (0, False))
     ]
     for p in passes:

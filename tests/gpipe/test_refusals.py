@@ -234,7 +234,11 @@ LEARNS = torch.ones((), requires_grad=True)
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        (lambda _: None, lambda x: x, "a layer returned None and no tensor at a stage boundary"),
+        (
+            lambda x: (x, {1}),
+            lambda x: x[0],
+            "what its last layer returns: holds a set; only tensors",
+        ),
         (
             lambda x: (x, x[:, 1:3]),
             lambda pair: pair[0].mul_(2.0) + pair[1].sum(-1, keepdim=True),

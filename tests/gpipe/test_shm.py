@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from repro.gpipe.comm import shm
-from repro.gpipe.comm.message import Form, Forms, Message
+from repro.gpipe.comm.message import Message
 from repro.gpipe.tree import Slot
 
 pytestmark = pytest.mark.skipif(not shm.available(), reason="needs Linux")
@@ -31,7 +31,7 @@ def ends():
 
 
 def message(tensor):
-    return Message([tensor], Form.of([tensor], None))
+    return Message.of([tensor], None)
 
 
 def cross(ends, tensor):
@@ -58,9 +58,8 @@ def test_a_segment_is_reused_when_its_last_view_is_gone_and_replaced_when_too_sm
 
 def test_a_number_that_becomes_true_arrives_as_true(ends):
     """Although the two are equal."""
-    forms = Forms()
     for constant in (1, True, 1.0):
-        ends[0].send(forms.message(None, [torch.ones(2)], (Slot(0), constant)), None)
+        ends[0].send(Message.of([torch.ones(2)], (Slot(0), constant)), None)
         _, arrived = ends[1].receive(None).form.skeleton
         assert type(arrived) is type(constant)
 

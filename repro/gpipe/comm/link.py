@@ -49,15 +49,14 @@ class Link:
     def close(self) -> None:
         """End the connection."""
 
-    def _new_form(self, key: Hashable, form: Form) -> bytes:
-        """The form as bytes if the receiver does not know it, else nothing; from now on it does.
-
-        `Forms` makes equal forms one object.
-        """
-        if self._forms.get(key) is form:
+    def _new_form(self, key: Hashable, message: Message) -> bytes:
+        """The form as bytes if the receiver does not know it, else nothing; from now on it does."""
+        known = self._forms.get(key)
+        if known is not None and known.key == message.form.key:
+            message.form = known  # what was computed of it serves again
             return b""
-        self._forms[key] = form
-        return form.packed
+        self._forms[key] = message.form
+        return message.form.packed
 
     def _arrived_form(self, key: Hashable, packed: bytes) -> Form:
         """The inverse of `_new_form`."""

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from repro.gpipe.comm import shm
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.link import Link
-from repro.gpipe.comm.message import Form, Message
+from repro.gpipe.comm.message import Message
 from repro.gpipe.comm.transport import TAGS, Gloo, Nccl, Staged, nccl_pairs
 from repro.gpipe.errors import one_of
 from repro.gpipe.partition.layer_costs import LinkSpeed
@@ -123,7 +123,7 @@ class Links:
 
     def _zeros(self, size: int) -> Message:
         tensors = [torch.zeros(size, dtype=torch.uint8, device=self._device)]
-        return Message(tensors, Form.of(tensors, None))
+        return Message.of(tensors, None)
 
     def sent_bytes(self) -> dict[str, int]:
         """Bytes of "activations" and "gradients" that were sent so far, where there is a link."""

@@ -18,11 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from repro.gpipe.tree import Slot, Tree, flatten, leaves, unflatten
-from repro.io.untrusted import short
+from repro.gpipe.tree import Tree, flatten, unflatten
 
 _ALIGNED = 64  # bytes; torch aligns every storage that it allocates to so many
-_CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
 class TensorMeta(NamedTuple):
@@ -128,6 +126,11 @@ class Message:
     tensors: list[Tensor]
     form: Form
 
+    @classmethod
+    def of(cls, tensors: list[Tensor], skeleton: Tree) -> "Message":
+        """A message of a flattened tree."""
+        return cls(tensors, Form.of(tensors, skeleton))
+
     @property
     def tree(self) -> Tree:
         """The tensors in their structure."""
@@ -167,35 +170,6 @@ class _Pickler(pickle.Pickler):
         is_named = isinstance(obj, tuple) and hasattr(obj, "_make")
         kind: Any = type(obj)
         return (kind._make, (tuple(obj),)) if is_named else NotImplemented
-
-
-class Forms:
-    """Makes messages; those of one key share their form for as long as it stays the same."""
-
-    def __init__(self) -> None:
-        self._last: dict[Hashable, Form] = {}
-
-    def message(
-        self, key: Hashable, tensors: list[Tensor], skeleton: Tree, *, crosses: bool = False
-    ) -> Message:
-        """A message of a flattened tree."""
-        last, form = self._last.get(key), Form.of(tensors, skeleton)
-        if last is not None and form.key == last.key:
-            return Message(tensors, last)
-        if crosses:
-            _refuse_uncrossable(tensors, skeleton)
-        self._last[key] = form
-        return Message(tensors, form)
-
-
-def _refuse_uncrossable(tensors: Sequence[Tensor], skeleton: Tree) -> None:
-    others = [leaf for leaf in leaves(skeleton) if not isinstance(leaf, _CONSTANTS)]
-    if others or not tensors:
-        what = f"a {type(others[0]).__name__}" if others else f"{short(skeleton)} and no tensor"
-        raise ValueError(
-            f"a layer returned {what} at a stage boundary: only tensors, and with them numbers, "
-            "strings and None, in tuples, lists or dicts, can cross"
-        )
 
 
 def _sharing(tensors: Sequence[Tensor]) -> tuple[int, ...]:

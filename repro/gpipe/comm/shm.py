@@ -96,7 +96,7 @@ class Sender(Link):
 
         This waits only where the receiver is so many messages behind that the socket is full.
         """
-        ready, form = self._pace(message.form.content), self._new_form(key, message.form)
+        form, ready = self._new_form(key, message), self._pace(message.form.content)
         needed = max(1, aligned(len(form)) + message.form.nbytes)
         free = [segment for segment in self._segments if segment.memory[0] == _FREE]
         segment = next((segment for segment in free if len(segment.bytes) >= needed), None)

@@ -51,7 +51,7 @@ class Gloo(Link):
 
     def send(self, message: Message, key: Hashable) -> None:
         """Start to send, behind a header that announces the message where that is needed."""
-        ready, form = self._pace(message.form.content), self._new_form(key, message.form)
+        form, ready = self._new_form(key, message), self._pace(message.form.content)
         start = aligned(_HEADER.size + len(form))
         posted, size = self._posted.get(key, _START), start + self._nbytes(message.form)
         self._posted[key] = _START if form else size

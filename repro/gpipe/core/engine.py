@@ -13,7 +13,6 @@ from torch import nn
 
 from repro.gpipe.comm.control_channel import ControlChannel, Vote
 from repro.gpipe.comm.links import Links
-from repro.gpipe.comm.message import Forms
 from repro.gpipe.core.loss import Loss, MeanLoss, refuse_foreign_modules, summed
 from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.rank_actions import RankActions
@@ -61,7 +60,7 @@ class Engine:
         self.channel, self.all_ranks = links.channel, all_ranks
         self.recorder = Recorder(runner.device)
         self.step, self.check, self._schedule = 0, check, schedule
-        self._guards, self._foreign, self._input_forms = guards, foreign, Forms()
+        self._guards, self._foreign = guards, foreign
         self._micro_batches = schedule.micro_batches
         self._actions = RankActions(stages, links, schedule, self.recorder)
 
@@ -174,7 +173,7 @@ class Engine:
         given = self.layers.parameters, self.runner.device, self.channel
         step = Step(self.step, self._micro_batches, *given, evaluate=evaluate, **how)
         try:
-            started = step.read(inputs, self._input_forms, self.recorder.now)
+            started = step.read(inputs, self.recorder.now)
         except RefusedError as error:
             if self.replicas is None:
                 raise

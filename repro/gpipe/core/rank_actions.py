@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from repro.gpipe.comm.links import LINK_OF, Links
-from repro.gpipe.comm.message import Forms, Message, copied, received
+from repro.gpipe.comm.message import Message, copied, received
 from repro.gpipe.core.recorder import Recorder
 from repro.gpipe.core.stage import Stage
 from repro.gpipe.core.step import Step
@@ -43,7 +43,6 @@ class RankActions:
         # Of a training step, and of an evaluation.
         both = schedule, schedule.forward_only()
         self._programs = [Program(each, links.channel.rank) for each in both]
-        self._gradient_forms = Forms()
         # What was received or made here and is not used or sent yet: of a link, for a stage and a
         # micro-batch that need it.
         self._messages: dict[tuple[str, Cell], Message] = {}
@@ -124,8 +123,7 @@ class RankActions:
         if j > 0:
             # None where the loss does not depend on an input, as without a boundary: optimizers
             # treat None and zeros differently.
-            message = self._gradient_forms.message(action.cell, *flatten(made))
-            self._messages["B", (j - 1, i)] = message
+            self._messages["B", (j - 1, i)] = Message.of(*flatten(made))
 
     def _weights(self, action: Action) -> None:
         began = time.perf_counter()

@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from repro.gpipe.comm.message import Forms, Message
+from repro.gpipe.comm.message import Message
 from repro.gpipe.core import split
 from repro.gpipe.core.forward_graph import ForwardGraph
 from repro.gpipe.core.rank_layers import RankLayers
@@ -48,7 +48,6 @@ class Stage:
         self.loss: Loss | None = None
         self._rank, self._runner, self._guards = rank, runner, guards
         self._graph = ForwardGraph(rank, runner, guards)
-        self._forms = Forms()
 
     def begin_step(self, loss: Loss | None) -> None:
         """Before the first action of a step."""
@@ -80,7 +79,7 @@ class Stage:
             return None, None if loss is None else loss.detach()
         for tensor, requires in zip(made, kept.requires, strict=True):
             tensor.requires_grad_(requires)
-        return self._forms.message((True, i), made, skeleton, crosses=True), None
+        return Message.of(made, skeleton), None
 
     def recompute(self, i: int) -> Tensor | None:
         """R: run the layers again, now with a graph; it needs no gradient.
@@ -143,9 +142,7 @@ class Stage:
             kept = self._pass(i, inputs)
             skeleton = self._run(kept, "before_forward", loss=True)
             self._guards.call("after_forward", kept)
-        crosses = self.loss is None
-        made = self._forms.message((False, i), kept.outputs, skeleton, crosses=crosses)
-        return made, kept.loss
+        return Message.of(kept.outputs, skeleton), kept.loss
 
     def _pass(self, i: int, inputs: Message, *, recompute: bool = False) -> Pass:
         known = self._graph.known(inputs)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.control_channel import ControlChannel, Vote
-from repro.gpipe.comm.message import Forms, Message, settled
+from repro.gpipe.comm.message import Message, settled
 from repro.gpipe.core.loss import MeanLoss, Metrics, summed
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.errors import RefusedError
@@ -68,7 +68,7 @@ class Step:
 
     # Its inputs, on which the ranks agree.
 
-    def read(self, inputs: Tree, forms: Forms, now: Callable[[], Any]) -> Any:
+    def read(self, inputs: Tree, now: Callable[[], Any]) -> Any:
         """Cut the mini-batch on the first rank, and send N, or a refusal, to the others.
 
         Returned is the time from which this rank did not wait for the first one.
@@ -79,7 +79,7 @@ class Step:
         started = now()
         if channel.is_first:
             try:
-                self._cut(inputs, forms)
+                self._cut(inputs)
             except ValueError as error:
                 refusal = str(error)
         if not channel.is_last:
@@ -88,9 +88,9 @@ class Step:
             raise RefusedError(refusal)
         return started
 
-    def _cut(self, inputs: Tree, forms: Forms) -> None:
+    def _cut(self, inputs: Tree) -> None:
         examples = check(inputs, self.micro_batches, "inputs")
-        for i, part in enumerate(split(to_device(inputs, self._device), self.micro_batches)):
+        for part in split(to_device(inputs, self._device), self.micro_batches):
             # Layers get copies, so a part has the strides and alignment of a clone at once.
             given, skeleton = flatten(part)
             if not self.evaluate and any(tensor.requires_grad for tensor in given):
@@ -99,7 +99,7 @@ class Step:
                     "what computes them the first layer, or detach() them"
                 )
             leaves = [settled(tensor.detach()) for tensor in given]
-            self.inputs.append(forms.message(i, leaves, skeleton))
+            self.inputs.append(Message.of(leaves, skeleton))
         self.examples = examples
 
     # Its gradients.
