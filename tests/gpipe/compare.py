@@ -30,7 +30,7 @@ from repro.gpipe.core.compare import step_without_pipeline
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.loss import Weighted
 from repro.gpipe.exact import rng
-from repro.gpipe.exact.batchnorm import owns
+from repro.gpipe.exact.batchnorm import is_torchs_own
 from repro.gpipe.tree import flatten, split
 
 SEED = 7
@@ -146,7 +146,7 @@ def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -
 @contextmanager
 def statistics_moved_once(model: nn.Module) -> Iterator[None]:
     """Let each norm's running statistics move by all that goes into it inside, at once."""
-    norms: list[Any] = [m for m in model.modules() if m.training and owns(m, "running_mean")]
+    norms: list[Any] = [m for m in model.modules() if m.training and is_torchs_own(m)]
     norms = [norm for norm in norms if norm.running_mean is not None]
     before = [deepcopy(norm._buffers) for norm in norms]
     seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}

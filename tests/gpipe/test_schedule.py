@@ -84,9 +84,9 @@ def complete(schedule: Schedule) -> None:
     assert kinds in ({"F"}, {"F", "B"}, {"F", "I", "W"})
     assert Counter(works) == Counter(product(kinds, range(schedule.stages), range(M)))
     messages = defaultdict(lambda: {"Send": [], "Recv": []})
-    for rank, (order, actions) in enumerate(zip(schedule.orders, schedule.ranks, strict=True)):
+    for rank, order in enumerate(schedule.orders):
         assert all(stage % K == rank for _, stage, _ in order)
-        for a in actions:
+        for a in schedule.actions(rank):
             if a.kind in ("Send", "Recv"):
                 ahead = 1 if a.of == "F" else -1
                 maker = a.stage if a.kind == "Send" else a.stage - ahead
@@ -113,7 +113,7 @@ def test_every_schedule_is_complete_and_recomputes_one_micro_batch_at_a_time(sch
 
 @given(of_any_kind(), st.lists(st.floats(0.1, 5), min_size=7, max_size=7))
 def test_happens_before(schedule, seconds):
-    K = len(schedule.ranks)
+    K = len(schedule.orders)
     late = Crossing(latency=0.25)
     timeline = replay(
         schedule, lambda kind, _stage: UNIT[kind], lambda *_: late, update=seconds[:K]

@@ -93,8 +93,9 @@ def test_every_step_is_that_of_the_schedules_and_the_simulation():
         schedule, timeline = simulated(case)
         assert step["duration"] == timeline.step_time, case
         assert step["bubble"] == pytest.approx(timeline.idle_over_total, abs=1e-12), case
-        assert step["peaks"] == [peak_kept(actions) for actions in schedule.ranks], case
-        full = [peak_kept(actions, with_activations=True) for actions in schedule.ranks]
+        ranks = [*map(schedule.actions, range(len(schedule.orders)))]
+        assert step["peaks"] == [peak_kept(actions) for actions in ranks], case
+        full = [peak_kept(actions, with_activations=True) for actions in ranks]
         assert step["full_peaks"] == full, case
         for rank, spans in enumerate(step["ranks"]):
             drawn = [(s["kind"], s["stage"], s["i"], s["start"], s["end"]) for s in spans]

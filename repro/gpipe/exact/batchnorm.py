@@ -31,12 +31,7 @@ _MeanAndVariance = tuple[Tensor, Tensor]
 _STATISTICS = "running_mean", "running_var", "num_batches_tracked"  # buffers
 
 
-def owns(module: nn.Module, buffer: str) -> bool:
-    """Whether a buffer of this name is one of the running statistics that are updated here."""
-    return buffer in _STATISTICS and _is_torchs_own(module)
-
-
-def _is_torchs_own(module: nn.Module) -> bool:
+def is_torchs_own(module: nn.Module) -> bool:
     """Whether a module normalises by torch's own forward."""
     own = isinstance(module, BATCH_NORMS) and type(module).forward in _FORWARDS
     return own and "forward" not in vars(module)
@@ -73,7 +68,7 @@ class Statistics:
 
     def __init__(self, modules: Iterable[nn.Module], gather: Gather | None = None) -> None:
         self.counting, self._gather = False, gather
-        own = [m for m in modules if m.training and _is_torchs_own(m) and m.track_running_stats]
+        own = [m for m in modules if m.training and is_torchs_own(m) and m.track_running_stats]
         tracking = [m for m in own if m._buffers.get("running_mean") is not None]
         means: list[Any] = [module._buffers["running_mean"] for module in tracking]
         dtypes = {mean.dtype for mean in means}

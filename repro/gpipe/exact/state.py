@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from repro.gpipe.exact.batchnorm import owns
+from repro.gpipe.exact.batchnorm import is_torchs_own
 from repro.gpipe.exact.guard import Finding, Guard, Outcome, Pass
 from repro.gpipe.exact.snapshot import Place, Snapshot, held_by, key, read, write
 
@@ -41,7 +41,7 @@ class LayerState(Guard):
         self._recomputes = False
         if self._first:
             self._tree, self._held = tree, Snapshot(held_by([layers.module, *layers.of_loss]))
-            self._of_norms = {id(m._buffers) for m in layers.modules if owns(m, "running_mean")}
+            self._of_norms = {id(m._buffers) for m in layers.modules if is_torchs_own(m)}
             self._of_two_stages = self._held_by_two_stages()
             if len(self._moving) > len(self._held.places) + _MOST_OF_OTHERS:
                 known = self._moving.keys() & self._held.index.keys()

@@ -8,7 +8,6 @@ of these learn from it which messages the work needs and sends. Sources: Figure 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 COMPUTE = ("F", "R", "B", "I", "W")  # the actions that compute a micro-batch
@@ -102,11 +101,6 @@ class Schedule:
         if len(self.orders) > 1 and kind in GRADIENT and stage:
             return stage - 1
         return None
-
-    @cached_property
-    def ranks(self) -> tuple[tuple[Action, ...], ...]:
-        """For each rank its actions in order."""
-        return tuple(map(self.actions, range(len(self.orders))))
 
     def actions(self, rank: int) -> tuple[Action, ...]:
         """The work of a rank in order, with its messages."""
