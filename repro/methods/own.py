@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from torch import Tensor
 
 from repro.gpipe import Pipeline, StepResult
 from repro.gpipe.core import memory
 from repro.gpipe.core.topology import own_rank
-from repro.gpipe.tree import Tree
+from repro.gpipe.tree import Tree, unwrapped
 from repro.methods.method import Method, Setup
 
 
@@ -43,8 +44,9 @@ class Own(Method):
     def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int]:
         """Peak memory per stage, of its fullest copy or part."""
         given = inputs, targets, self._setup.loss, self._optimizer
-        peaks = memory.measure(self._pipe, *given)
-        return [max(of_stage) for of_stage in zip(*self.gather(peaks), strict=True)]
+        step, resident = partial(self._pipe.train_step, *given), self.tensors(inputs, targets)
+        peaks = self.gather(memory.peak_memory(step, self._setup.device, resident))
+        return [max(peaks[stage :: self._pipe.stages]) for stage in range(self._pipe.stages)]
 
     def _sent_so_far(self) -> dict[str, int]:
         """Bytes that this process has sent since the Pipeline was built, and for that."""
@@ -56,7 +58,8 @@ class Own(Method):
 
     def tensors(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
         """What is in this stage's memory between steps."""
-        return memory.resident(self._pipe, inputs, targets, self._optimizer)
+        inputs = inputs if self._pipe.is_first else None
+        return self._resident(unwrapped((inputs, targets if self._pipe.is_last else None)))
 
     def close(self) -> None:
         """See `Method`."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from repro.gpipe.core.memory import LiveBytes
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.schedule.actions import COMPUTE, Schedule, Work
 from repro.gpipe.schedule.kinds import SCHEDULES
+from repro.gpipe.tree import flatten
 from repro.models import Model, build
 
 MODELS = {
@@ -82,8 +84,9 @@ def measured() -> list[tuple[int, list[Work]]]:
         pipe = Pipeline(model.layers, **config.arguments, device="cpu", without=["LossCheck"])
         optimizer = torch.optim.RMSprop(pipe.parameters())
         # State is begun in a first step.
+        read = inputs if pipe.is_first else targets
         for trace in (False, True):
-            with LiveBytes(memory.resident(pipe, inputs, targets, optimizer)) as live:
+            with LiveBytes(chain(memory.at_rest(pipe.module, optimizer), flatten(read)[0])) as live:
                 pipe.train_step(inputs, targets, model.loss, optimizer, trace=trace)
         spans = pipe.engine.recorder.finish()
         done: list[Work] = [span[:3] for span in spans if span.kind in COMPUTE]
@@ -128,10 +131,12 @@ def test_counted_is_what_the_gpu_allocates(name: str, M: int, recompute: str):
     config = PipelineConfig(1, M, recompute=recompute, balance="uniform")
     pipe = Pipeline(model.layers, **config.arguments, device="cuda")
     own = optimizer(pipe.parameters())
-    for _ in range(2):
-        (on_gpu,) = memory.measure(pipe, *data, model.loss, own)
-    with LiveBytes(memory.resident(pipe, *data, own), device="cuda") as meter:
-        pipe.train_step(*data, model.loss, own)
+    step = partial(pipe.train_step, *data, model.loss, own)
+    step()
+    on_gpu = memory.peak_memory(step, pipe.device, ())
+    between = chain(memory.at_rest(pipe.module, own), flatten(data)[0])
+    with LiveBytes(between, device="cuda") as meter:
+        step()
     pipe.close()
     given = model.layers, model.loss, data, config, optimizer
     ((stage,),) = memory_of_ranks(*given, Messages(0, 0), device="cuda")

@@ -1,6 +1,7 @@
 """What a pipeline does apart from training: evaluation, timelines, memory; layers of odd kinds."""
 
 import time
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -123,7 +124,8 @@ def test_peak_memory_by_hand():
     pipe = Pipeline(layers, 1, 1, device="cpu", recompute="never")
     data = torch.zeros(50, 100), torch.zeros(50, 100), nn.functional.mse_loss
     pipe.train_step(*data)
-    (peak,) = memory.measure(pipe, *data)
+    between = chain(memory.at_rest(pipe.module, None), data[:2])
+    peak = memory.peak_memory(lambda: pipe.train_step(*data), pipe.device, between)
     weights, batch_bytes = 2 * 100 * 100 * 4, 50 * 100 * 4
     # with gradients from the step before, inputs and targets
     resident = 2 * weights + 2 * batch_bytes

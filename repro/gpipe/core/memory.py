@@ -7,16 +7,13 @@ measured in a step of its own and never in a timed one.
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode  # private; imported only here
 
-from repro.gpipe.core.loss import Loss
-from repro.gpipe.core.pipeline import Pipeline
-from repro.gpipe.tree import Tree, flatten, unwrapped
+from repro.gpipe.tree import flatten
 
 
 class LiveBytes(TorchDispatchMode):
@@ -69,38 +66,15 @@ class LiveBytes(TorchDispatchMode):
 
 
 def at_rest(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> Iterator[Tensor]:
-    """What training keeps between steps: parameters, buffers, gradients and optimizer state."""
+    """Yield what training keeps between steps; a list would keep it in a step, too.
+
+    That is parameters, buffers, gradients and optimizer state.
+    """
     yield from module.parameters()
     yield from module.buffers()
     yield from (p.grad for p in module.parameters() if p.grad is not None)
     if optimizer is not None:
         yield from flatten([list(state.values()) for state in optimizer.state.values()])[0]
-
-
-def resident(
-    pipe: Pipeline, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None
-) -> Iterator[Tensor]:
-    """Yield what a rank has in memory between steps; a list would keep it in a step."""
-    yield from at_rest(pipe.module, optimizer)
-    read = [inputs if pipe.is_first else None, targets if pipe.is_last else None]
-    yield from flatten(unwrapped(read))[0]
-
-
-def measure(
-    pipe: Pipeline,
-    inputs: Tree,
-    targets: Tree,
-    loss_fn: Loss,
-    optimizer: torch.optim.Optimizer | None = None,
-) -> list[int]:
-    """Peak bytes on each rank during one training step, which this runs, slower than usual.
-
-    Counted are parameters, buffers, gradients, optimizer state, activations and messages: on the
-    CPU live storages of tensors, on a GPU what the allocator handed out. Call it on every rank.
-    """
-    step = partial(pipe.train_step, inputs, targets, loss_fn, optimizer)
-    between = resident(pipe, inputs, targets, optimizer)
-    return pipe.engine.channel.all_gather(peak_memory(step, pipe.device, between))
 
 
 def peak_memory(
@@ -109,7 +83,11 @@ def peak_memory(
     resident: Iterable[Tensor],
     meter: type[LiveBytes] = LiveBytes,
 ) -> int:
-    """Peak bytes while a step runs, `resident` tensors included."""
+    """Peak bytes of this rank while a step runs, `resident` tensors included.
+
+    Counted are parameters, buffers, gradients, optimizer state, activations and messages: on the
+    CPU live storages of tensors, on a GPU what the allocator handed out.
+    """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
