@@ -62,23 +62,18 @@ class Ready:
 
     def next(self, is_here: Callable[[Work], bool]) -> Work | None:
         """The next work; None if that is the first of `awaited` of which a message comes."""
-        work = self._choose(is_here)
-        if work is not None:
-            self.done[work[0]] += 1
-        return work
-
-    def _choose(self, is_here: Callable[[Work], bool]) -> Work | None:
         done, awaited = self.done, self.awaited
-        R: Work = ("R", self._rank, done["R"])
         needs_R = self._recomputes and done["R"] == done["I"] < done["F"]
-        for work in awaited:
-            if is_here(work):
-                return R if work[0] == "I" and needs_R else work
-        if needs_R:
-            return R
-        if done["W"] < done["I"]:
-            return "W", self._rank, done["W"]
-        return awaited[0] if len(awaited) == 1 else None
+        work = next(filter(is_here, awaited), None)
+        if needs_R and (work is None or work[0] == "I"):
+            work = "R", self._rank, done["R"]
+        elif work is None and done["W"] < done["I"]:
+            work = "W", self._rank, done["W"]
+        elif work is None and len(awaited) == 1:
+            work = awaited[0]
+        if work is not None:
+            done[work[0]] += 1
+        return work
 
 
 def works(rule: Ready, is_here: Callable[[Work], bool], wait: Wait) -> Iterator[Work]:
