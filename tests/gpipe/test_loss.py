@@ -73,11 +73,6 @@ class Averaging(nn.Module):
         return functional.mse_loss(outputs * self.scale, targets)
 
 
-def of_tokens(outputs: Tensor, targets: Tensor) -> Tensor:
-    logits = outputs[:, None].expand(-1, TOKENS, -1)
-    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
-
-
 # What torch divides by is found without a word from the user. name -> (loss, targets)
 OF_TORCH: dict[str, tuple[Loss, Any]] = {
     "class weights": (nn.CrossEntropyLoss(weight=WEIGHTS), labels()),
@@ -106,11 +101,6 @@ def masked_mean(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs.mean(1, keepdim=True) - targets) ** 2 * mask).sum() / mask.sum()
 
 
-def distillation(outputs: Tensor, targets: Tensor) -> Tensor:
-    teacher = functional.softmax(targets / 3, -1)
-    return 9 * functional.kl_div((outputs / 3).log_softmax(-1), teacher, reduction="batchmean")
-
-
 def info_nce(outputs: Tensor, targets: Tensor) -> Tensor:
     z = functional.normalize(outputs, dim=1)
     return functional.cross_entropy(z @ z.T / 0.1, torch.arange(len(z)))
@@ -126,12 +116,6 @@ def scaled_in_place(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.mse_loss(outputs, targets)
 
 
-def evidence_bound(outputs: Tensor, targets: Tensor) -> Tensor:
-    mean, spread = outputs.mean(0), outputs.var(0)
-    divergence = (spread + mean**2 - 1 - spread.log()).sum() / 2
-    return functional.mse_loss(outputs, targets) + divergence
-
-
 # Of people's own: (loss, targets, whether it can be split into micro-batches).
 OWN: dict[str, tuple[Loss, Any, bool]] = {
     "focal": (focal, labels(), True),
@@ -140,23 +124,14 @@ OWN: dict[str, tuple[Loss, Any, bool]] = {
     "masked mean": (masked_mean, tokens(), False),
     "masked mean, weighted": (Weighted(masked_mean, lambda t: (t != PAD).sum()), tokens(), True),
     "wrongly weighted": (Weighted(nn.CrossEntropyLoss(), len), HARD, False),
-    "distillation": (distillation, SOME, True),
     "InfoNCE": (info_nce, None, False),
     "module": (Own(), labels(), True),
-    "tokens": (of_tokens, tokens(), False),
-    "tokens, weighted": (Weighted(of_tokens, lambda t: (t != PAD).sum()), tokens(), True),
     "mixup of ignored labels": (mixup, (HARD, HARD.roll(3)), False),
-    "divergence over the batch": (evidence_bound, SOME, False),
     "centred": (lambda o, t: functional.mse_loss(o - o.mean(0), t), SOME, False),
     "centred targets": (lambda o, t: functional.mse_loss(o, t - t.mean(0)), SOME, False),
     "times the examples": (lambda o, t: functional.cross_entropy(o, t) * len(t), HARD, False),
     "row by row": (lambda o, t: sum(each.square().sum() for each in o) / len(t), SOME, True),
     "targets in place": (scaled_in_place, SOME, True),
-    "sum over length": (
-        lambda o, t: functional.cross_entropy(o, t, reduction="sum") / len(t),
-        labels(),
-        True,
-    ),
 }
 ALL = {name: case[:2] for name, case in (OF_TORCH | OWN).items()}
 

@@ -107,6 +107,10 @@ def with_values(run: Run, **changed: Any) -> Run:
     return replace(run, rounds=tuple(rounds))
 
 
+def no_bubble(run: Run) -> Run:
+    return with_values(run, breakdown=run.rounds[-1].breakdown | {"bubble": 0.0})
+
+
 def record(timeline: Timeline, schedule: Schedule, **changed: Any) -> RoundRecord:
     """What is recorded of a run whose step this is."""
     values = {

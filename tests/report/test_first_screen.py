@@ -6,7 +6,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
-from recorded import changed_runs, with_values
+from recorded import changed_runs, no_bubble, with_values
 
 from repro.harness.catalog import ORDER, find
 from repro.harness.results import Results, Run, load
@@ -88,10 +88,6 @@ def half_as_fast(run: Run) -> Run:
     if run.fidelity != "simulated" or run.K * run.M < 16:
         return run
     return with_values(run, step_s=[2 * step for step in run.rounds[0].values["step_s"]])
-
-
-def no_bubble(run: Run) -> Run:
-    return with_values(run, breakdown=run.rounds[-1].breakdown | {"bubble": 0.0})
 
 
 @pytest.mark.parametrize(

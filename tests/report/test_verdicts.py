@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from recorded import changed_runs, with_values
+from recorded import changed_runs, no_bubble, with_values
 
 from repro.harness.results import Results, Run
 from repro.harness.schema import Fitted
@@ -18,10 +18,6 @@ def fewer_parameters(run: Run) -> Run:
     name = "largest" if fit.largest else "next"
     half = getattr(fit, name).model_copy(update={"parameters": getattr(fit, name).parameters // 2})
     return with_values(run, fit=fit.model_copy(update={name: half}).model_dump(mode="json"))
-
-
-def no_bubble(run: Run) -> Run:
-    return with_values(run, breakdown=run.rounds[-1].breakdown | {"bubble": 0.0})
 
 
 def more_bytes(run: Run) -> Run:

@@ -147,7 +147,8 @@ class Stage:
     def _pass(self, i: int, inputs: Message, *, recompute: bool = False) -> Pass:
         known = self._graph.known(inputs)
         first = known.call == self._rank.call
-        return Pass(self.index, i, inputs, first, recompute, known, self._seeds(i))
+        layers = [*(n for n, _ in self._rank.layers[self.index]), self._rank.end]
+        return Pass(self.index, i, inputs, first, recompute, known, self._runner.seeds(i, layers))
 
     def _run(self, p: Pass, before: str, *, loss: bool = False) -> Tree:
         """Run the layers on what is kept of the inputs, and the loss behind them.
@@ -167,7 +168,3 @@ class Stage:
             call = self._rank.end, partial(self.loss, p.micro_batch)
             p.loss = self._runner.run(value, [call], p.seeds[-1:])
         return skeleton
-
-    def _seeds(self, i: int) -> list[int]:
-        indices = [*(n for n, _ in self._rank.layers[self.index]), self._rank.end]
-        return self._runner.seeds(i, indices)
