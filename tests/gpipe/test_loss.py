@@ -418,17 +418,21 @@ WITH_WEIGHT = Around(nn.Linear(4, 5).double(), lambda m, x: (x, m.weight))
 TOKEN_ROWS = Apply(lambda x: x.reshape(-1, 4))
 # A mask beside the outputs, which counts the terms of the loss.
 MASKED = Apply(lambda x: (x[:, :CLASSES], x[:, 0] > 0))
+ALL_KEPT = Apply(lambda x: (x[:, :CLASSES], torch.ones(len(x))))  # the same in all micro-batches
 # A sequence of four tokens for each example, with two numbers each.
 TIMES = Apply(lambda x: x.unflatten(1, (4, 2)).transpose(0, 1))
 INPUTS = random(N, 8, seed=7)
-ADVANTAGES = SOME[:, 0] - SOME[:, 0].reshape(4, -1).mean(1).repeat_interleave(4)
+# Those of each micro-batch add up to rounding.
+OF_PARTS = random(4, N // 4, seed=4)
+ADVANTAGES = (OF_PARTS - OF_PARTS.mean(1, keepdim=True)).flatten()
 
 
 @pytest.mark.parametrize(
     ("layer", "examples", "M", "targets", "loss_fn"),
     [
         *((TIME_FIRST, n, M, random(n, 2, seed=1), of_times) for n, M in ((4, 4), (5, 2), (6, 2))),
-        *((TIMES, n, 4, None, first_times) for n in (8, 16)),  # 16 are as many as times, by four
+        # 16 are as many as times, by four.
+        *((TIMES, n, 4, None, Weighted(first_times, len)) for n in (8, 16)),
         (WITH_WEIGHT, N, 4, random(N, 8, seed=1), decayed),
         (TOKEN_ROWS, N, 4, None, entropy),
         (
@@ -447,6 +451,11 @@ def test_outputs_of_any_form_have_the_loss_of_the_mini_batch(
     x = INPUTS[:examples]
     found = Pipeline([layer], 1, M, device="cpu").train_step(x, targets, loss_fn).loss
     assert found == pytest.approx(loss_fn(layer(x), targets).item(), rel=1e-12, abs=1e-15)
+
+
+def test_what_is_left_where_micro_batches_cancel_is_rounding():
+    pipe = Pipeline([nn.Identity()], 1, 4, device="cpu")
+    pipe.train_step(INPUTS, 1e6 * (SOME[:, 0] - SOME[:, 0].mean()), policy)
 
 
 @pytest.mark.parametrize(
@@ -473,8 +482,9 @@ def test_a_loss_that_cannot_be_compared_has_a_warning(
         (SCORE, random(N, 1, seed=8), lambda o, t: functional.l1_loss(o.flatten(), t)),
         (SCORE, SOFT[:, 0], lambda o, t: functional.cross_entropy(o.view(1, -1), t.view(1, -1))),
         (SCORES, SIGNS, balanced),
-        (SCORES, labels(), by_frequency),
+        (SCORES, labels(), lambda o, t: (by_frequency(o, t), {})),
         (MASKED, SOME, masked_by_outputs),
+        (ALL_KEPT, SOME - SOME.mean(0), lambda o, t: masked_by_outputs(o, t - t.mean(0))),
         (TIME_FIRST, random(N, 2, seed=1), lambda o, t: of_times(o - o.mean(1, keepdim=True), t)),
         (
             TIME_FIRST,

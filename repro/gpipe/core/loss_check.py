@@ -161,10 +161,8 @@ class LossCheck:
         with torch.no_grad(), unchanged, rng.trial(self._runner.device) as has_drawn:
             try:
                 with self._runner.region:
-                    loss = self._loss(
-                        map_leaves(Tensor, copied, outputs),
-                        map_leaves(Tensor, copied, unwrapped(targets)),
-                    )
+                    # It may write to its targets, and to outputs no loss does.
+                    loss = self._loss(outputs, map_leaves(Tensor, copied, unwrapped(targets)))
                 value = float(loss[0] if isinstance(loss, tuple) else loss)
             except Exception as error:  # it only fits micro-batches, or there is too little memory
                 what = f"it raises {type(error).__name__}: {short(error, quote=False)}"
