@@ -184,11 +184,15 @@ def _enter(
 ) -> None:
     """Run a process of a group; `shared` is its store, or the prefix in torchrun's."""
     store = _join(shared) if isinstance(shared, str) else shared
-    health.begin(store, rank, world)
-    with health.report_and_exit():
-        meeting = dist.FileStore(str(rendezvous)) if rendezvous else store
-        initialise(rank, world, meeting, threads)
-        body(rank, world, store, *args)
+    watch = health.begin(store, rank, world)
+    try:
+        with health.report_errors_to_all():
+            meeting = dist.FileStore(str(rendezvous)) if rendezvous else store
+            initialise(rank, world, meeting, threads)
+            body(rank, world, store, *args)
+    except BaseException as error:
+        watch.report(error)  # also an error that all ranks raise; the launcher shows it
+        os._exit(1)
 
 
 def _join(prefix: str) -> dist.Store:

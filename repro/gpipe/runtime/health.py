@@ -219,15 +219,3 @@ def report_errors_to_all() -> Iterator[None]:
         raise
     finally:
         status.needs_others -= 1
-
-
-@contextmanager
-def report_and_exit() -> Iterator[None]:
-    """Wrap all the work of a process: report an error, which the launcher shows, and exit."""
-    try:
-        with report_errors_to_all():
-            yield
-    except BaseException as error:
-        if _health is not None:
-            _health.report(error)  # also an error that all ranks raise
-        os._exit(1)
