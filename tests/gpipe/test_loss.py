@@ -399,14 +399,18 @@ def policy(outputs: Tensor, advantages: Tensor) -> Tensor:
     return -((outputs[:, 0] - outputs[:, 0].detach()).exp() * advantages).mean()
 
 
-def balanced(outputs: Tensor, targets: Tensor) -> Tensor:
+def balanced(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """With a parameter that torch's functions have."""
     weight = (1 - targets).sum() / targets.sum()
     return functional.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weight)
 
 
-def by_frequency(outputs: Tensor, targets: Tensor) -> Tensor:
-    counts = torch.bincount(targets, minlength=CLASSES)
-    return functional.cross_entropy(outputs, targets, weight=len(targets) / (counts + 1.0).double())
+class ByFrequency(nn.CrossEntropyLoss):
+    """With the options of torch's loss, and metrics."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Any:
+        weight = len(targets) / (torch.bincount(targets, minlength=CLASSES) + 1.0).double()
+        return functional.cross_entropy(outputs, targets, weight=weight), {}
 
 
 SCORE, SCORES = nn.Linear(8, 1).double(), nn.Linear(8, CLASSES).double()
@@ -482,7 +486,7 @@ def test_a_loss_that_cannot_be_compared_has_a_warning(
         (SCORE, random(N, 1, seed=8), lambda o, t: functional.l1_loss(o.flatten(), t)),
         (SCORE, SOFT[:, 0], lambda o, t: functional.cross_entropy(o.view(1, -1), t.view(1, -1))),
         (SCORES, SIGNS, balanced),
-        (SCORES, labels(), lambda o, t: (by_frequency(o, t), {})),
+        (SCORES, labels(), ByFrequency()),
         (MASKED, SOME, masked_by_outputs),
         (ALL_KEPT, SOME - SOME.mean(0), lambda o, t: masked_by_outputs(o, t - t.mean(0))),
         (TIME_FIRST, random(N, 2, seed=1), lambda o, t: of_times(o - o.mean(1, keepdim=True), t)),

@@ -11,7 +11,7 @@ from torch import nn
 
 from repro.gpipe import Pipeline
 from repro.gpipe.comm.message import Form, TensorMeta, copied, dense, elements, offset_of
-from repro.gpipe.tree import Whole, check, flatten, gather, sizes, split, unflatten
+from repro.gpipe.tree import check, flatten, gather, sizes, split, unflatten
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
 
@@ -150,9 +150,3 @@ def test_nested_there_and_back():
     for ours, theirs in zip(flatten(joined)[0], flatten(tree)[0], strict=True):
         assert torch.equal(ours, theirs)
     assert joined[1]["a"][1:] == ["text", 3]
-
-
-def test_whole_members_reach_every_micro_batch_uncut():
-    mask = torch.ones(7, 7)
-    parts = split((torch.arange(4), Whole((mask, 2))), 2)
-    assert all(p[1][0] is mask and p[1][1] == 2 for p in parts)
