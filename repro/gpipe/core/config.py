@@ -1,7 +1,7 @@
 """The settings of a pipeline, spelled out once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from repro.gpipe.errors import check_counts
@@ -32,7 +32,7 @@ class PipelineConfig:
     @property
     def arguments(self) -> dict[str, Any]:
         """The settings by name, as `Pipeline` takes them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**vars(self)}
 
     @property
     def total_stages(self) -> int:

@@ -147,12 +147,10 @@ class Engine:
             problem = step.mean_loss.problem()
         self._flush()
         step.add_up_loss(self._total)
-        of_ranks = self.all_ranks.all_gather((problem, step.metrics, step.own_loss))
-        for refusal, _, _ in of_ranks:
-            if refusal:
-                raise RefusedError(refusal)
+        own = step.metrics, step.own_loss
+        of_ranks = self.all_ranks.gather_alike("evaluate", own, {}, problem)
         outputs = [made for _, made in sorted(step.outputs.items())]
-        metrics = summed(metrics for _, metrics, _ in of_ranks)
+        metrics = summed(metrics for metrics, _ in of_ranks)
         return EvaluationResult(of_ranks[-1][-1], gather(outputs) if outputs else None, metrics)
 
     def _follow(self, loss_fn: Loss, *, evaluate: bool) -> None:
