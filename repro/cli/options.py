@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import re
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from inspect import cleandoc
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -14,13 +13,13 @@ from annotated_types import Interval
 # tyro's errors as data: not stable yet, so pyproject.toml limits its version.
 from tyro import _errors as events
 
-from repro.io.untrusted import did_you_mean, message, printable
+from repro.harness.catalog import find
+from repro.harness.plan import FILTERS
+from repro.io.untrusted import did_you_mean, message, nearest, printable
 
 T = TypeVar("T")
 # Mini-batch of a step, in every verb that has one.
 MiniBatch = Annotated[int, Interval(ge=1, le=2**20)]
-# A part of a word that somebody may try -> the paper's letter for it.
-_LETTERS = {"stage": "--K", "micro": "--M", "batch": "--N", "replica": "--D"}
 
 
 def parse(
@@ -110,21 +109,14 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
         return "; no name is needed here"
     if word in flags:
         return f"; it comes first, without {word}"
-    letter = next((letter for part, letter in _LETTERS.items() if part in word), word)
-    if letter in flags:
-        return f"; try {letter}: K stages, M micro-batches, a mini-batch of N, D replicas"
-    if "--only" in flags and letter in _LETTERS.values():
-        value = tokens[0].partition("=")[2] or "".join(tokens[1:2])
-        chosen = f"--only {letter[2:]}={value}"
-        return f"; {chosen} chooses among its runs, `repro run sweep {letter}` measures others"
-    if word == "--cut" and "--balance" in flags:
-        return "; try --balance, which takes the number of layers of each stage"
-    if word == "--checkpoint" and "--recompute" in flags:
-        return "; try --recompute, its name now"
     # Without the dashes, which all names have in common.
-    bare = {flag[2:].lower(): flag for flag in flags}
-    for near in get_close_matches(word[2:80].lower(), bare, n=1, cutoff=0.7):
-        return f"; did you mean '{bare[near]}'?"
+    if near := nearest(word[2:], [flag[2:] for flag in flags]):
+        return f"; did you mean '--{near}'?"
+    if "--only" in flags and (field := nearest(word[2:].replace("-", "_"), FILTERS)):
+        value = tokens[0].partition("=")[2] or "".join(tokens[1:2]) or "VALUE"
+        is_of_sweep = field in [parameter.name for parameter in find("sweep").parameters]
+        others = f", `repro run sweep --{field.replace('_', '-')}` measures others"
+        return f"; --only {field}={value} chooses among its runs{others * is_of_sweep}"
     if "--model-args" in flags:
         return f"; an argument of the model goes behind --model-args, as {word[2:]}=..."
     return ""

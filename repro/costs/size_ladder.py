@@ -14,7 +14,7 @@ def refuse_single_size(model: str) -> None:
     if model != "transformer" and not model.startswith("amoebanet"):
         raise ValueError(
             f"model = '{model}': a largest size is searched of transformer, amoebanet-b and "
-            "amoebanet-d; `repro predict --K 4 --memory 8GB` shows whether one size fits"
+            f"amoebanet-d; `repro predict {model} --K 4 --device v100` shows whether one size fits"
         )
 
 

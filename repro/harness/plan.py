@@ -37,7 +37,8 @@ _PROCESSES = 128  # at most, of stages that share this machine's devices
 # Peer libraries that are not among the dependencies -> what installs them.
 INSTALL: dict[Library, str] = {"deepspeed": "deepspeed==0.19.8"}
 # What `--only` chooses by.
-_FILTERS = [name for name in FIELDS if name not in ("model_args", "balance", "training")]
+FILTERS = [name for name in FIELDS if name not in ("model_args", "balance", "training")]
+FILTERS.append("method")  # a column of `repro plan`
 
 
 @dataclass(frozen=True)
@@ -215,9 +216,9 @@ def _parse(text: str) -> dict[str, list[str]]:
     wanted: dict[str, list[str]] = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
-        field = next((known for known in _FILTERS if known.lower() == name.lower()), None)
+        field = next((known for known in FILTERS if known.lower() == name.lower()), None)
         if field is None:
-            known = f"fields are {', '.join(_FILTERS)}{did_you_mean(name, _FILTERS)}"
+            known = f"fields are {', '.join(FILTERS)}{did_you_mean(name, FILTERS)}"
             raise ValueError(f"--only {part}: unknown field {name}; {known}")
         if not value:
             raise ValueError(f"--only {part}: no value; write {field}=VALUE, such as K=2")

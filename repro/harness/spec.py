@@ -202,7 +202,7 @@ class RunSpec(Frozen):
             if len(self.balance) != self.total_stages:
                 raise ValueError(
                     f"{given} has {len(self.balance)} entries for {self.stages_text}: give one "
-                    "layer count per stage, or balance='time'"
+                    "layer count per stage, or leave it out"
                 )
             if self.partitioner is not None:
                 cut = "these stages are cut already"
@@ -288,8 +288,8 @@ class RunSpec(Frozen):
         if isinstance(self.balance, tuple) and sum(self.balance) != layers:
             raise ValueError(
                 f"balance = {short(list(self.balance))} adds up to {sum(self.balance)} layers, but "
-                f"{self.model} has L = {layers} here: the entries must add up to {layers}; or use "
-                "balance='time'"
+                f"{self.model} has L = {layers} here: the entries must add up to {layers}; or "
+                "leave it out"
             )
 
     def run_id(self, version: int, environment: dict[str, str]) -> str:

@@ -17,6 +17,16 @@ from typing import Any
 # with every round, with K x M or with the layers.
 SMALL = 2**20
 LARGE = 2**26
+# A name that somebody may try, such as an earlier one -> ours.
+_OTHER_NAMES = {
+    "stages": "K",
+    "micro-batches": "M",
+    "mini-batch": "N",
+    "batch-size": "N",
+    "replicas": "D",
+    "cut": "balance",
+    "checkpoint": "recompute",
+}
 
 
 def refuse_links(folder: Path, *paths: Path) -> None:
@@ -113,9 +123,16 @@ def short(value: object, most: int = 80, *, quote: bool = True) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the closest known word, or an empty text where none is close."""
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant; None where none is close."""
     words = list(known)
+    others = {other: ours for other, ours in _OTHER_NAMES.items() if ours in words}
     matches = [other for other in words if other.lower() == word.lower()]
-    matches = matches or get_close_matches(word[:80], words, n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    matches = matches or get_close_matches(word[:80], [*words, *others], n=1, cutoff=0.65)
+    return others.get(matches[0], matches[0]) if matches else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the nearest known word, or an empty text where none is close."""
+    near = nearest(word, known)
+    return f"; did you mean {near!r}?" if near else ""

@@ -108,8 +108,7 @@ def name_of(run: Any) -> str:
         return {"ddp": "data", "fsdp": "fully-sharded"}.get(library, library)
     parts = []
     if run.K > 1 or run.tensor_parallel is not None:
-        of_schedule = {"interleaved-1f1b": "interleaved", "zb-h1": "zero-bubble"}
-        parts.append(of_schedule.get(run.schedule, run.schedule))
+        parts.append(run.schedule.removesuffix("-1f1b"))
     if run.tensor_parallel is not None:
         parts.append("tensor")
     if run.D > 1:

@@ -61,10 +61,11 @@ def function_at(path: str) -> Callable[..., Any]:
     """The user's function at `path`; a ValueError with the reason if there is none."""
     wrong = f"model='import:{path}'"
     module_name, _, name = path.partition(":")
-    if not (module_name and name) or module_name.startswith("."):
+    dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
+    if not (module_name and name) or dotted != module_name:
         raise ValueError(
             f"{wrong}: write import:package.module:function, with a colon before the function; try "
-            "import:mymodel:layers"
+            f"import:{dotted or 'mymodel'}:{name or 'layers'}"
         )
     folder = str(Path.cwd())
     if folder not in sys.path:

@@ -37,7 +37,7 @@ DEEPSPEED = {"library": "deepspeed", "trace": False, "schedule": "1f1b"}
         ({"D": 2, "M": 5}, ["M = 5", "each of D = 2 replicas", "N = 8", "1 to 8"]),
         ({"recompte": "never"}, ["no field 'recompte'", "'never'", "did you mean 'recompute'"]),
         ({"recompute": "nevr"}, ["'always', 'except_last' or 'never'", "did you mean 'never'"]),
-        ({"balance": (1, 1, 2)}, ["balance = [1, 1, 2]", "K = 2", "balance='time'"]),
+        ({"balance": (1, 1, 2)}, ["balance = [1, 1, 2]", "K = 2", "or leave it out"]),
         ({**INTERLEAVED, "balance": (1, 3)}, ["2 entries for K = 2 ranks of 2 stages"]),
         ({"link": {"bytes_per_second": 0}}, ["bytes_per_second=0.0: must be a number"]),
         ({"model": "a\nb"}, ["model = 'a\\nb'", "printed"]),

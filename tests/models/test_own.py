@@ -44,6 +44,7 @@ def test_ready_made_layers_have_the_same_weights_in_every_process(user_module):
     ("path", "words"),
     [
         ("users_models", "with a colon before the function"),
+        ("./users_models.py:sequential", "try import:users_models:sequential"),
         ("no_such_module:f", "no module no_such_module in"),
         ("users_models:sequentail", "has no function sequentail; did you mean 'sequential'"),
         ("users_models:one_module", "layers: expected an nn.Sequential .*, found Linear"),

@@ -176,10 +176,10 @@ def check_kind(name: str, recompute: str, stages_per_rank: int) -> None:
             "has no fixed order; try 'always'"
         )
     if kind.interleaved != (stages_per_rank > 1):
-        allowed, usual = ("at least 2", 2) if kind.interleaved else ("1", 1)
+        at_least_2 = "must be at least 2", "try stages_per_rank=2"
+        allowed, remedy = at_least_2 if kind.interleaved else ("must be 1", "leave it out")
         raise ValueError(
-            f"stages_per_rank={stages_per_rank}: must be {allowed} for schedule={name!r}; try "
-            f"stages_per_rank={usual}"
+            f"stages_per_rank={stages_per_rank}: {allowed} for schedule={name!r}; {remedy}"
         )
 
 
