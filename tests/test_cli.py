@@ -160,14 +160,27 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_two(tmp_path: Path, ref
         assert "choose another folder with --results" in error
 
 
-def test_a_reader_that_has_closed_the_pipe_is_no_error():
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [("list", 0), (f"report --runs --results {REFERENCE}", 0), ("run figure2 --scale smoke", 1)],
+)
+def test_a_reader_that_has_closed_the_pipe_is_no_error(words: str, status: int, tmp_path: Path):
     reader, writer = os.pipe()
     os.close(reader)
     buffered = os.environ | {"PYTHONUNBUFFERED": ""}
-    command = [sys.executable, "-m", "repro", "list"]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=buffered, text=True)
+    command = [sys.executable, "-m", "repro", *words.split()]
+    buffered["PYTHONPATH"] = str(REFERENCE.parents[1])
+    streams = {"stdout": writer, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, env=buffered, text=True, cwd=tmp_path, **streams)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+def test_a_terminal_that_lacks_a_sign_shows_the_rest():
+    ascii_alone = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "repro", "list"]
+    done = subprocess.run(command, capture_output=True, env=ascii_alone, text=True, check=True)
+    assert "is it negligible at M = 4 ? K?" in done.stdout
 
 
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, refused, monkeypatch):

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 from repro.io import signals
@@ -33,15 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A notebook's kernel names a backend that this environment may lack; we draw into files alone.
     os.environ["MPLBACKEND"] = "agg"
     print_warnings_once()
+    if isinstance(sys.stdout, TextIOWrapper):  # its encoding may lack a sign, such as that of times
+        sys.stdout.reconfigure(errors="replace")
     try:
         status = _dispatch(given)
         sys.stdout.flush()  # here, where a closed pipe is no error
         return status
     except KeyboardInterrupt as stop:
         kept = str(stop)
-    except BrokenPipeError:  # the reader closed the pipe, as `head` does
+    except (BrokenPipeError, SystemExit) as stop:
+        # The reader closed the pipe, as `head` does, from which rich makes an exit.
+        if not any(isinstance(each, BrokenPipeError) for each in (stop, stop.__context__)):
+            raise  # of --help
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 1 if given[0] == "run" else 0  # whose measurements end here
     except Exception as error:
         # An import that is interrupted may turn the KeyboardInterrupt into an error of its own.
         if not signals.was_signalled():
