@@ -9,7 +9,7 @@ from repro.io.untrusted import short
 # Fields that `differences` names where runs of the same model and fidelity differ in them.
 _NAMED = (
     "balance", "partitioner", "optimizer", "lr", "seed", "warmup", "steps", "transport",
-    "stages_per_rank", "tensor_parallel", "figures",
+    "stages_per_rank", "tensor_parallel", "profile", "link", "memory", "figures",
 )  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
         for run in members:
             settings = _settings(runs[run], arguments, named)
             texts[run] = ", ".join(
-                f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()
+                f"{name}={short(value, 60, quote=False)}" for name, value in settings.items()
             )
     return texts
 

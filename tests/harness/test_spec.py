@@ -135,6 +135,8 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
         "e": spec(model="timed"),
         "f": spec(model="mlp", partitioner="minimum-variance", D=2),
         "g": spec(model="mlp", D=2, trace=False),
+        "h": spec(model="slow", link={"bytes_per_second": 4e6, "latency": 0.1}),
+        "i": spec(model="slow", link={"bytes_per_second": 1e7}),
     }
     found = differences(runs)
     assert found["a"] == "d=64, optimizer=sgd, lr=0.01"
@@ -142,6 +144,7 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
     assert (found["d"], found["e"]) == ("", ""), "alone of their fidelity or model"
     assert found["f"] == "partitioner=minimum-variance"
     assert found["g"] == "", "neither what it lacks nor trace"
+    assert (found["h"], found["i"]) == ("link=4 MB/s after 0.1 s", "link=10 MB/s")
     arms = [
         Training(data=("toy:alfa",), recipe={"lr": 1}, arm="A", tuning=t) for t in (False, True)
     ]

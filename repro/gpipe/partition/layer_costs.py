@@ -55,6 +55,10 @@ class LinkSpeed:
         if not isinstance(self.overlap, bool):
             raise ValueError(f"overlap={short(self.overlap)}: must be True or False")
 
+    def __str__(self) -> str:
+        late = f" after {self.latency:g} s" if self.latency else ""
+        return f"{self.bytes_per_second / 1e6:g} MB/s{late}"
+
     def seconds(self, size: int) -> float:
         """Seconds of a message of `size` bytes; 0 for 0 bytes, since no message is sent then."""
         return self.latency + size / self.bytes_per_second if size else 0.0
