@@ -92,7 +92,4 @@ def fits(run: Run) -> bool:
 
 
 def link_name(spec: RunSpec) -> str:
-    speed = spec.link.bytes_per_second if spec.link else None
-    if speed is None:
-        return "not throttled"
-    return f"{speed / 1e9:g} GB/s" if speed >= 1e9 else f"{speed / 1e6:g} MB/s"
+    return str(spec.link or "not throttled")

@@ -56,8 +56,8 @@ class LinkSpeed:
             raise ValueError(f"overlap={short(self.overlap)}: must be True or False")
 
     def __str__(self) -> str:
-        late = f" after {self.latency:g} s" if self.latency else ""
-        return f"{self.bytes_per_second / 1e6:g} MB/s{late}"
+        speed, late = self.bytes_per_second, f" after {self.latency:g} s" if self.latency else ""
+        return f"{speed / 1e9:g} GB/s{late}" if speed >= 1e9 else f"{speed / 1e6:g} MB/s{late}"
 
     def seconds(self, size: int) -> float:
         """Seconds of a message of `size` bytes; 0 for 0 bytes, since no message is sent then."""

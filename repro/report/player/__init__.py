@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run
-from repro.report.compare import link_name, rows_of
+from repro.report.compare import rows_of
 from repro.report.style import IDLE, KIND_WORDS, KINDS, model_name
 from repro.report.texts import SCHEDULES
 
@@ -77,7 +77,6 @@ def _plain(results: Results, run: Run, timeline: Timeline) -> Step:
     schedule, _ = SCHEDULES[run.schedule]
     label = [model_name(run.model), schedule, f"K={run.K}, M={run.M}, N={run.N}"]
     label += [f"recompute {run.recompute}", run.differs_in, results.where(run)]
-    label += [f"link {link_name(run.spec)}"] if run.spec.link else []
     spans = []
     for span in sorted(timeline.spans, key=lambda span: (span.start, span.stage)):
         start, seconds = span.start - timeline.start, span.seconds
