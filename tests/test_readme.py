@@ -41,7 +41,8 @@ PREDICTED = re.findall(
     r"(?m)^    \$ \.venv/bin/repro (predict .*)\n((?:    .*\n)*)", page("docs/predict.md")
 )
 RECIPES = "clip() float16() accumulate() load() schedule(4) schedule(2)".split()
-RECIPES += ["schedule(4, 'checkpoint')", "pretrained()", "evaluate()", "tied()", "compared()"]
+RESUMED, DONE = "schedule(4, 'checkpoint')", "schedule(4, resume='checkpoint')"
+RECIPES += [RESUMED, DONE, "pretrained()", "evaluate()", "tied()", "compared()"]
 
 
 @pytest.mark.slow
@@ -66,7 +67,7 @@ def test_the_recipes_of_the_library_run(tmp_path, monkeypatch):
         loss = result[0] if isinstance(result, list | tuple) else result
         assert math.isfinite(loss), call
         assert loss < 2, call
-    assert found["schedule(4)"] == found["schedule(4, 'checkpoint')"] != found["schedule(2)"]
+    assert found["schedule(4)"] == found[RESUMED] == found[DONE] != found["schedule(2)"]
     assert [found["tied()"]] == launch(page_of_library.tied, stages=1)
 
 
