@@ -307,9 +307,10 @@ def journals(results: Path) -> list[Journal]:
     if not paths:
         for depth in ("", "*/", "*/*/"):
             for path in results.glob(f"{depth}{NAME}"):
+                above = path.parent.joinpath("../../..").resolve()
                 raise ValueError(
                     f"{path}: lies in no folder <machine>/<scale>/<experiment> of the results "
-                    f"'{results}'; give the folder above, or move it away"
+                    f"'{results}'; give {above}, or move it away"
                 )
     return [Journal(path.parent, results) for path in paths]
 

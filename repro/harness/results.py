@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.journal import Journal, Place, journals
+from repro.harness.journal import NAME, Journal, Place, journals
 from repro.harness.schema import Modelled, PlanEvent, RoundRecord, TrainRound, round_record
 from repro.harness.spec import RunSpec, assigned, canonical, run_name
 from repro.harness.statistics import Ratio, ratio
@@ -273,9 +273,11 @@ def load_recorded(results: Path) -> Results:
     recorded = load(results)
     if not recorded.runs:
         what = "nothing is recorded there" if results.is_dir() else "there is no such folder"
+        deeper = next(results.glob(f"*/*/*/*/{NAME}"), None)
+        remedy = f"give --results {deeper.parents[3]}, or measure" if deeper else "measure"
         raise ValueError(
-            f"results = '{results}': {what}; measure something first, such as: repro run table2 "
-            f"--scale smoke --results {results}; what is committed is in results/reference"
+            f"results = '{results}': {what}; {remedy} something first, such as: repro run table2 "
+            f"--scale smoke --results {results}"
         )
     return recorded
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from repro.harness.frame import all_runs
 from repro.harness.journal import NAME, Journal, _digest
-from repro.harness.results import load
+from repro.harness.results import load, load_recorded
 from repro.io import files, lock
 
 SWEEP = experiment(spec(1, 4), spec(2, 4))
@@ -63,8 +63,10 @@ def test_the_reference_inside_is_not_mixed_in_and_a_stray_journal_is_named(resul
     shutil.move(results / MACHINE.slug, results / "reference" / MACHINE.slug)
     assert load(results).runs == []
     assert len(load(results / "reference").runs) == 2
-    with pytest.raises(ValueError, match=rf"^{target / NAME}: lies in no folder"):
+    with pytest.raises(ValueError, match=rf"^{target / NAME}: lies in no .* {results}/reference, "):
         load(target)
+    with pytest.raises(ValueError, match=rf"there; give --results {results}/reference, or"):
+        load_recorded(results)
 
 
 @pytest.mark.parametrize("forced", [False, True])
