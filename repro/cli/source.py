@@ -184,8 +184,9 @@ def _timed_here(
     with suppress(ValueError):  # there is none, or it is damaged
         kept = KeptLayers.model_validate(from_json(read_text(path, LARGE)))
     if kept is None or not kept.calibration.covers(N):
-        kept = _time(name, args, K, N, here.device, at)
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()  # an error before layers are timed, not after it
+        kept = _time(name, args, K, N, here.device, at)
         path.write_text(kept.model_dump_json(indent=1) + "\n", encoding="utf-8")
     model = build(name, **tilde_to_home(args))
     source = Calibrated(kept.calibration, model, options.optimizer, _link(options.link))

@@ -292,6 +292,9 @@ def test_plans_by_timed_layers_and_what_was_timed_otherwise(tmp_path, monkeypatc
     assert main([*here, "--K", "1", "2", "--M", "1", "4", "--N", "8"]) == 0
     assert capfd.readouterr().err == ""
     assert "micro-batches of 2 to 8 exam" in refused([*here, "--devices", "2", "--N", "13"])
+    monkeypatch.setattr(source, "_time", lambda *_: pytest.fail("timed before the folder is there"))
+    (tmp_path / "file").touch()
+    assert "/file" in refused([*here, "--devices", "2", "--results", str(tmp_path / "file")])
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
