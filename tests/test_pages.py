@@ -55,6 +55,15 @@ def test_a_number_is_the_one_that_its_mark_names(page, before, table, name):
     assert not re.search(r"[\d.]$", before.removesuffix(shown[0])), "the end of a longer number"
 
 
+def test_a_section_that_a_message_names_is_there():
+    named = re.compile(r"\((docs/\w+\.md), '([^']+)'\)")
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "repro").rglob("*.py"))
+    found = [match for text in sources for match in named.findall(text)]
+    assert found
+    for page, words in found:
+        assert re.search(rf"(?m)^#+ .*{words}", TEXTS[page])
+
+
 def test_marks_and_places_belong_together():
     used = {(table, name) for _, _, table, name in MARKED}
     assert used == {(table, name) for table, names in PLACES.items() for name in names}

@@ -126,7 +126,7 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                 raise ValueError(
                     f"layers[{index}].{name}: shared by stages {stage_of[first]} and "
                     f"{stage_of[index]}; return it from the first with the output and hand it on "
-                    "(docs/library.md, 'tie weights'), or choose a balance that joins its users"
+                    "(docs/library.md, 'tied weights'), or choose a balance that joins its users"
                 )
 
 
