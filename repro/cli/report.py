@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REFERENCE = Path("results/reference"), Path("plots/reference")
 # Questions that are answered one at a time.
-_QUESTIONS = ("runs", "wandb", "reference")
+_QUESTIONS = ("plots", "reference", "runs", "wandb")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +41,11 @@ class ReportOptions:
 
 def main(arguments: list[str]) -> int:
     options = parse(ReportOptions, arguments, "repro report")
-    questions = [f"--{name}" for name in _QUESTIONS if getattr(options, name) not in (None, False)]
-    if len(questions) > 1:
-        raise ValueError(f"{' and '.join(questions)}: each is a report of its own; give one")
+    default = ReportOptions()
+    asked = [name for name in _QUESTIONS if getattr(options, name) != getattr(default, name)]
+    if len(asked) > 1:
+        flags = " and ".join(f"--{name}" for name in asked)
+        raise ValueError(f"{flags}: each is a report of its own; give one")
     if options.runs is not None:
         show_runs(load_recorded(options.results), options.runs)
     elif options.wandb:

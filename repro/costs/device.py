@@ -127,7 +127,7 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         """Of a step by this profile; None where no such step was compared with a measured one."""
         if self.validation is not None:
             return ErrorBar(
-                self.validation.factor, f"{self.validation.steps} {self.validation.source}"
+                self.validation.factor, f"{self.validation.steps:,} {self.validation.source}"
             )
         is_fitted = "fitted to" in self.matmul_flops.attainable_source
         return None if is_fitted else step_error(DATA_SHEET)
