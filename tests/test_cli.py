@@ -171,8 +171,9 @@ def test_a_reader_that_has_closed_the_pipe_is_no_error(words: str, status: int, 
     buffered = os.environ | {"PYTHONUNBUFFERED": ""}
     command = [sys.executable, "-m", "repro", *words.split()]
     buffered["PYTHONPATH"] = str(REFERENCE.parents[1])
-    streams = {"stdout": writer, "stderr": subprocess.PIPE}
-    done = subprocess.run(command, env=buffered, text=True, cwd=tmp_path, **streams)
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, env=buffered, text=True, cwd=tmp_path
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (status, "")
 
