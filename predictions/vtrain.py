@@ -12,7 +12,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from repro.costs.counter import Counter
 from repro.costs.device import Device
 from repro.costs.roofline import LayerTime
 from repro.costs.stage_memory import micro_batch
-from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.tree import Tree
@@ -140,7 +139,7 @@ class Megatron:
             tuple(backward),
             (message / T,) * (K - 1),
             (message / T,) * (K - 1),
-            LinkSpeed(link.latency, link.bytes_per_second, overlap=False),
+            replace(link, overlap=False),
             tuple(update),
             (self._device.setup_s.value,) * K,
         )

@@ -34,7 +34,9 @@ def costs(draw, K):
         return tuple(draw(st.lists(SECONDS, min_size=length, max_size=length)))
 
     link = LinkSpeed(
-        draw(st.floats(0, 1)), draw(st.sampled_from([math.inf, 5.0, 0.5])), draw(st.booleans())
+        latency=draw(st.floats(0, 1)),
+        bytes_per_second=draw(st.sampled_from([math.inf, 5.0, 0.5])),
+        overlap=draw(st.booleans()),
     )
     return StageCosts(many(K), many(K), many(K), many(K - 1), many(K - 1), link, many(K), many(K))
 
@@ -82,7 +84,9 @@ def test_ranks_that_hold_several_stages_do_all_of_their_work(data, K, held, M):
 
 def test_layers_are_cut_into_stages():
     layers = Profile((1, 2, 3), (1, 2, 3), (2, 4, 6), (10, 20), (11, 21))
-    found = StageCosts.of(layers, (1, 2), LinkSpeed(0.5, 10), (7, 8, 9), setup=0.25)
+    found = StageCosts.of(
+        layers, (1, 2), LinkSpeed(latency=0.5, bytes_per_second=10), (7, 8, 9), setup=0.25
+    )
     assert (found.forward, found.backward, found.update) == ((1, 5), (2, 10), (7, 17))
     assert (found.activations, found.gradients) == ((10,), (11,))
     free, uneven = StageCosts((1.0,), (1.0,), (2.0,)), replace(found, backward_weight=(0.5, 9.0))

@@ -160,7 +160,7 @@ def this_machine() -> machine.Machine:
 def _link(speed: float | None) -> LinkSpeed | None:
     if speed is not None and not 1e-6 <= speed <= 1e6:
         raise ValueError(f"--link {speed:g}: allowed is 1e-06 to 1e+06")
-    return None if speed is None else LinkSpeed(0.0, 1e9 / 8 * speed)
+    return None if speed is None else LinkSpeed(bytes_per_second=1e9 / 8 * speed)
 
 
 def _timed_here(

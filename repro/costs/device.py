@@ -5,6 +5,7 @@ paper. A source begins with "assumption" where nobody has published the number, 
 up" where the number was written down from memory.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -136,7 +137,9 @@ class Device(BaseModel, frozen=True, extra="forbid"):
     def link(self) -> LinkSpeed:
         """To another device of its node, one way."""
         return LinkSpeed(
-            self.link_latency_s.value, self.link_bytes_per_second.value, self.link_overlap.value
+            latency=self.link_latency_s.value,
+            bytes_per_second=self.link_bytes_per_second.value,
+            overlap=self.link_overlap.value,
         )
 
     def links(self, node: int | None = None) -> Links:
@@ -150,7 +153,8 @@ class Device(BaseModel, frozen=True, extra="forbid"):
             return Links(self.link)
         node = node or round(self.nodes.devices.value)
         share = self.nodes.bytes_per_second.value / node
-        between = LinkSpeed(self.nodes.latency_s.value, share, self.link_overlap.value)
+        latency = self.nodes.latency_s.value
+        between = replace(self.link, latency=latency, bytes_per_second=share)
         return Links(self.link, between, node)
 
 

@@ -12,8 +12,8 @@ micro-batch 0, stage 0 works on micro-batch 1:
     stage 0      F0 F1 F2             B2 B1 B0
 
 Between F and B a stage keeps only the input of each micro-batch, and runs its layers again (R)
-before B. R takes a third more time. It needs memory for the activations of one micro-batch, where F
-would need it for those of M.
+before B. So a stage holds all activations of one micro-batch instead of M, and a step takes about a
+third longer.
 
 `repro.gpipe.Pipeline` computes the same bits for such models. Beyond this page it has dropout that
 is the same in F, in R and for every K, batch norm over the mini-batch, layers that hold state or

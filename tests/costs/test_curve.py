@@ -12,7 +12,7 @@ from repro.harness.predict import Roofline
 from repro.models import build
 
 MODEL = build("transformer", L=2, d=64, H=128, heads=2, V=64, T=16)
-LINK = LinkSpeed(0.0, 1e9)
+LINK = LinkSpeed(bytes_per_second=1e9)
 TEXTS: dict[str, Any] = {"title": "x", "precision": "float32", "date": "2026-11-26", "memory": 1e9}
 
 

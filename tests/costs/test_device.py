@@ -57,7 +57,7 @@ def test_a_mistake_in_a_file_is_one_line(place: tuple, value: object, text: str,
 
 
 def test_a_group_that_spans_nodes_takes_the_slower_link_and_sums_in_each_node_first():
-    fast, slow = LinkSpeed(1.0, 100.0), LinkSpeed(3.0, 10.0)
+    fast, slow = (LinkSpeed(latency=a, bytes_per_second=b) for a, b in ((1.0, 100.0), (3.0, 10.0)))
     links = Links(fast, slow, node=4)
     assert [links.of_group(K) for K in (2, 4, 5)] == [fast, fast, slow]
     assert links.of_group(2, stride=2) == fast

@@ -20,7 +20,7 @@ from repro.models import build
 
 N, W = 16, 8  # examples of a micro-batch, width of a layer
 X = torch.zeros(N, W)
-LINK = LinkSpeed(1e-5, 2e9, overlap=False)
+LINK = LinkSpeed(latency=1e-5, bytes_per_second=2e9, overlap=False)
 FREE = 1e19  # the greatest rate
 
 

@@ -19,7 +19,7 @@ from repro.gpipe.schedule.actions import COMPUTE, GRADIENT
 from repro.gpipe.schedule.kinds import RECOMPUTE_MODES, SCHEDULES, make_schedule
 
 ORDER = "interleaved-1f1b"
-SLOW = LinkSpeed(1e-3, 1e7), LinkSpeed(1e-3, 1e7, overlap=False)
+SLOW = [LinkSpeed(latency=1e-3, bytes_per_second=1e7, overlap=each) for each in (True, False)]
 
 
 def config(K: int, recompute: str = "always", schedule: str = "gpipe", **more) -> PipelineConfig:

@@ -166,4 +166,4 @@ class Links:
         # A straight line through the two sizes: its slope is 1 / bandwidth, its start the latency.
         slope = max(fastest[_LARGE] - fastest[_SMALL], 1e-9) / (_LARGE - _SMALL)
         latency = max(0.0, fastest[_SMALL] - slope * _SMALL)
-        return LinkSpeed(latency, 1.0 / slope, self._overlap)
+        return LinkSpeed(latency=latency, bytes_per_second=1.0 / slope, overlap=self._overlap)

@@ -63,6 +63,7 @@ class Engine:
         self._guards, self._foreign = guards, foreign
         self._micro_batches = schedule.micro_batches
         self._actions = RankActions(stages, links, schedule, self.recorder)
+        self._agree: Vote | None = None  # of the step that is running, once its vote has begun
 
     @report_errors_to_all()
     def train(
@@ -165,7 +166,7 @@ class Engine:
     ) -> Step:
         """Agree on the inputs with the other ranks, and prepare for the first action."""
         begin_step(self.step)
-        self._agree: Vote | None = None
+        self._agree = None
         self._guards.learned = False
         self.recorder.start(self.step, enabled=trace)
         given = self.layers.parameters, self.runner.device, self.channel

@@ -31,7 +31,7 @@ def stage_layers(counts: Sequence[int]) -> list[range]:
     return [range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LinkSpeed:
     """The speed of a link to a neighbour; by default sending takes no time.
 
