@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# DeepSpeed 0.19.8 with torch 2.15.0: for a model on the meta device, where models too large for a machine are made, the estimates of
-# memory under ZeRO-2 and ZeRO-3 count the last parameter alone. estimate_zero2_model_states_mem_needs_all_live and the same for
-# ZeRO-3 count a tied parameter once. They tell parameters apart by address, which is 0 for all on meta. The last parameter of most
-# language models is their output layer, so the number of parameters that is printed does not look absurd. Nothing warns.
-# Seen for a model of 6.7 billion parameters on 8 GPUs: 131 million, and 0.52 GB for each GPU under ZeRO-2 and 0.76 GB under ZeRO-3,
-# where the estimates by number give 26.54 and 14.54 GB. The same model of width 64 on a CPU is counted right.
+# DeepSpeed 0.19.8 with torch 2.15.0: for a model on the meta device, where models too large for a machine are made, the
+# estimates of memory under ZeRO-2 and ZeRO-3 count the last parameter alone. estimate_zero2_model_states_mem_needs_all_live and
+# the same for ZeRO-3 count a tied parameter once. They tell parameters apart by address, which is 0 for all on meta. The last
+# parameter of most language models is their output layer, so the number of parameters that is printed does not look absurd.
+# Nothing warns.
+# Seen for a model of 6.7 billion parameters on 8 GPUs: 131 million, and 0.52 GB for each GPU under ZeRO-2 and 0.76 GB under
+# ZeRO-3, where the estimates by number give 26.54 and 14.54 GB. The same model of width 64 on a CPU is counted right.
 # Fails if that changes.
 set -euo pipefail
 work=$(mktemp -d)

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# transformers 5.24.0 with torch 2.15.0: Trainer trains many models on gradients of the wrong size. It gives num_items_in_batch, the
-# number of labels in the whole mini-batch, to each model whose forward has **kwargs, and takes the loss as divided by that number.
-# 1. With gradient_accumulation_steps=n the gradients of many models are n times too large. Models that classify sequences or tokens,
-#    masked language models, BART and others do not divide by it. Their loss stays the mean of a micro-batch, and Trainer sums means.
-# 2. The first word of a sequence has no prediction. It is counted if the class of a causal language model is not named ForCausalLM.
-#    So GPT-2's gradients for L words are (L - 1) / L of what they should be, without accumulation too.
-# The loss that is logged is as wrong. No warning says so. Adam hides most of it, since its steps do not depend on the scale. Then
-# max_grad_norm acts as a limit that is n times smaller.
-# Seen in one step of SGD on 8 examples with n = 1, 2, 4 and 8, as multiples of a plain step: n in BERT for sequences, for tokens and
-# for masked words, in Llama for sequences and in BART; 11/12 in GPT-2 with 12 words; 1 in Llama as a language model and in ViT.
+# transformers 5.24.0 with torch 2.15.0: Trainer trains many models on gradients of the wrong size. It gives num_items_in_batch,
+# the number of labels in the whole mini-batch, to each model whose forward has **kwargs, and takes the loss as divided by that
+# number.
+# 1. With gradient_accumulation_steps=n the gradients of many models are n times too large. Models that classify sequences or
+#    tokens, masked language models, BART and others do not divide by it. Their loss stays the mean of a micro-batch, and
+#    Trainer sums means.
+# 2. The first word of a sequence has no prediction. It is counted if the class of a causal language model is not named
+#    ForCausalLM. So GPT-2's gradients for L words are (L - 1) / L of what they should be, without accumulation too.
+# The loss that is logged is as wrong. No warning says so. Adam hides most of it, since its steps do not depend on the scale.
+# Then max_grad_norm acts as a limit that is n times smaller.
+# Seen in one step of SGD on 8 examples with n = 1, 2, 4 and 8, as multiples of a plain step: n in BERT for sequences, for
+# tokens and for masked words, in Llama for sequences and in BART; 11/12 in GPT-2 with 12 words; 1 in Llama as a language model
+# and in ViT.
 # Fails if that changes.
 set -euo pipefail
 work=$(mktemp -d)
