@@ -1,5 +1,8 @@
 """What is refused on every rank, in one line."""
 
+import gc
+import math
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -40,6 +43,14 @@ def rows() -> nn.Module:
     return Around(table, lambda m, x: x + m((x[:, 0] > 0).long()))
 
 
+def too_few() -> str:
+    """A step that the first rank refuses before the last one asks for it."""
+    pipe = Pipeline([linear(), linear()], 2, M, device="cpu")
+    time.sleep(0.3 * dist.get_rank())
+    x, y = batch()
+    return said(lambda: pipe.train_step(x[:1], y[:1], MSE))
+
+
 OTHERS: dict[str, Callable[[nn.Sequential], object]] = {
     "append": lambda module: module.append(nn.Tanh()),
     "rename": lambda module: module.add_module("other", module.pop(0)),
@@ -48,7 +59,8 @@ OTHERS: dict[str, Callable[[nn.Sequential], object]] = {
 
 def refusals() -> dict[str, str]:
     """What each of two ranks says; the same Pipelines go on where they can."""
-    rank, (x, y), found = dist.get_rank(), batch(), {}
+    rank, (x, y), found = dist.get_rank(), batch(), {"too few": too_few()}
+    gc.collect()  # its Pipeline; the refusal arrives nevertheless
 
     def pipeline(**options: Any) -> Pipeline:
         layers = [linear(), nn.Tanh(), linear()]
@@ -60,6 +72,7 @@ def refusals() -> dict[str, str]:
         "no inputs": lambda: pipe.train_step(None, y, MSE),
         "optimizer here only": lambda: pipe.train_step(x, y, MSE, optimizer if rank else None),
         "limits differ": lambda: pipe.clip_grad_norm_(1.0 + rank),
+        "the same limit": lambda: pipe.clip_grad_norm_(math.nan),
     }.items():
         found[name] = said(call)
     pipe.train_step(x, y, MSE, optimizer)
@@ -90,9 +103,11 @@ def sparse() -> None:
 
 
 REFUSALS = {
+    "too few": f"micro_batches={M}: the mini-batch has only 1 examples",
     "no inputs": "inputs: holds no tensor that can be cut, but NoneType",
     "optimizer here only": "optimizer: some ranks got one and others",
     "limits differ": "clip_grad_norm_: max_norm=2.0 on rank 1, but 1.0 on rank 0",
+    "the same limit": "accepted",
     "clips late": "train_step has updated the weights already",
     "scales differ": "scaler: scale=9.0 on rank 1, but 8.0 on rank 0",
     "transport": "transport='tcp': choose one of auto, shm, gloo",

@@ -54,7 +54,7 @@ def wait(
 
 def post(size: int, peer: int, tag: int, *, pinned: bool = False) -> Callable[[], Tensor]:
     """Start to receive so many bytes over gloo; call the result to wait for them."""
-    room = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+    room = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
     with reaching(peer):
         return partial(wait, dist.irecv(room, peer, tag=tag), room, peer, TIMEOUT)
 
@@ -145,7 +145,7 @@ class ControlChannel:
             if their_problem:
                 raise RefusedError(f"{what}: {their_problem}")
             for name, first in gathered[0][1].items():
-                if theirs[name] != first:
+                if repr(theirs[name]) != repr(first):  # nan is as nan
                     raise RefusedError(
                         f"{what}: {name}={theirs[name]} on rank {rank}, but {first} on rank 0; "
                         "give every rank the same, and call it equally often"

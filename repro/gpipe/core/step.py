@@ -85,6 +85,7 @@ class Step:
         if not channel.is_last:
             channel.announce((self.examples, refusal), self.rank + 1, evaluate=self.evaluate)
         if not self.examples:
+            channel.flush()  # gloo would lose it if the caller drops the Pipeline now
             raise RefusedError(refusal)
         return started
 
