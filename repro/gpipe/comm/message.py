@@ -155,7 +155,7 @@ def received(form: Form, tensors: Sequence[Tensor]) -> Message:
 def tensors_in(storage: torch.UntypedStorage, start: int, form: Form) -> list[Tensor]:
     """Views of the tensors of a message whose bytes begin at `start`, a multiple of 64."""
     return [
-        torch.empty(0, dtype=meta.dtype).set_(
+        torch.empty(0, dtype=meta.dtype, device="cpu").set_(
             storage, (start + offset) // meta.dtype.itemsize, meta.shape, meta.layout
         )
         for meta, offset in zip(form.tensors, form.offsets, strict=False)

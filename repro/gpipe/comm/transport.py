@@ -55,13 +55,13 @@ class Gloo(Link):
         start = aligned(_HEADER.size + len(form))
         posted, size = self._posted.get(key, _START), start + self._nbytes(message.form)
         self._posted[key] = _START if form else size
-        packed = torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned)
+        packed = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=self.pinned)
         _write(packed, _HEADER.pack(0, len(form), ready) + form)
         self._fill(packed, start, message)
         if size == posted:
             self._start(packed, self.tag)
             return
-        notice = torch.empty(posted, dtype=torch.uint8)
+        notice = torch.empty(posted, dtype=torch.uint8, device="cpu")
         _write(notice, _HEADER.pack(size, 0, 0.0))
         self._start(notice, self.tag)
         self._start(packed, self.tag + _MORE)
