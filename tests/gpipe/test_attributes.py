@@ -1,11 +1,13 @@
 """Random state of a layer; state that a layer moves trains exactly, or the step is refused."""
 
 import math
+from copy import deepcopy
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from examples import refused
@@ -58,6 +60,26 @@ def count_in_box(layer, y):
 def count_in_list(layer, y):
     layer.held[0][0] += 1
     return y * layer.held[0][0]
+
+
+def count_in_set(layer, y):
+    layer.held.add(len(layer.held))
+    return y * len(layer.held)
+
+
+def add_in_place(layer, y):
+    layer.held[0].add_(1.0)
+    return y * float(layer.held[0])
+
+
+def count_in_tuple(layer, y):
+    layer.held = (layer.held[0] + 1,)
+    return y * layer.held[0]
+
+
+def flip(layer, y):
+    layer.held = not layer.held
+    return y * (1 + layer.held)
 
 
 def leave(layer, y):
@@ -130,10 +152,34 @@ def steps(pipe, count=3):
         Looked,
         lambda: Holding({"boxes": [Box()]}, count_in_box),
         lambda: Holding([[0]], count_in_list),
+        lambda: Holding(set(), count_in_set),
+        lambda: Holding([torch.zeros(1)], add_in_place),
+        lambda: Holding((0,), count_in_tuple),
+        lambda: Holding(False, flip),
+        lambda: Holding(np.random.default_rng(0), lambda layer, y: y * layer.held.random()),
+        lambda: Holding(np.random.RandomState(0), lambda layer, y: y * layer.held.rand()),
+        lambda: Holding(np.zeros(2), lambda layer, y: y * layer.held.__iadd__(1.0)[0]),
     ],
 )
 def test_state_that_a_layer_moves_is_put_back_for_recomputation(kind):
     assert steps(pipeline(kind, "always")) == steps(pipeline(kind, "never"))
+
+
+@pytest.mark.parametrize("work", [flip, add_in_place, count_in_set, count_in_tuple])
+def test_state_that_shows_in_no_output_moves_once_in_a_step(work):
+    """A flag is as before once it has moved twice."""
+    held = {flip: False, add_in_place: [torch.zeros(1)], count_in_set: set(), count_in_tuple: (0,)}
+
+    def unseen(layer, y):
+        work(layer, y)
+        return y
+
+    def after(recompute):
+        layer: Any = Holding(deepcopy(held[work]), unseen)
+        steps(pipeline(lambda: layer, recompute, M=1))
+        return layer.held
+
+    assert after("always") == after("never") != held[work]
 
 
 def test_a_layer_that_calls_backward_trains_without_recomputation():

@@ -1,4 +1,4 @@
-"""What layers hold besides parameters: buffers, numbers, tensors, generators, lists and dicts."""
+"""What layers hold besides parameters: buffers, tensors, numbers, generators, lists and so on."""
 
 from collections import Counter
 from typing import Any
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from repro.gpipe.exact.batchnorm import is_torchs_own
 from repro.gpipe.exact.guard import Finding, Guard, Outcome, Pass
-from repro.gpipe.exact.snapshot import Place, Snapshot, held_by, key, read, write
+from repro.gpipe.exact.snapshot import Place, Snapshot, copied, held_by, key, read, write
 
 _MOST_OF_OTHERS = 100  # places in losses that take turns, which are remembered
 _PASSES = (
@@ -19,17 +19,18 @@ _PASSES = (
 class LayerState(Guard):
     """R computes with state of a layer that F has moved, and moves it once more.
 
-    Buffers, numbers, tensors, generators, lists and dicts that a layer, the loss, or an object of
-    theirs holds are put back for R if they are known to change. Found by comparing all of them
-    over a whole step: by identity and version, in the first step with inputs of a form also by
-    value. What changes for the first time is known from then on, and the step is taken again. A
-    step that does not count leaves all of it as it was. If a step replaces a tensor in an object
-    that layers of two stages hold, it is refused.
+    Buffers, attributes, and the content of lists, sets, dicts and generators that a layer, the
+    loss, or an object of theirs holds are put back for R if they are known to change. Found by
+    comparing all of them over a whole step: by identity and version, in the first step with inputs
+    of a form also by value. What changes for the first time is known from then on, and the step is
+    taken again. A step that does not count leaves all of it as it was. If a step replaces a tensor
+    in an object that layers of two stages hold, it is refused.
     """
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._tree: tuple[Any, ...] = ()
+        self._seen: set[int] = set()  # numbers of places that the first F of a form has changed
         self._held = Snapshot(())  # as of the beginning of the step
         self._moving: dict[tuple[int, Any], Place] = {}
 
@@ -39,6 +40,7 @@ class LayerState(Guard):
         tree = layers.tree_number, *layers.of_loss
         self._first = tree != self._tree or not self._held.has_all_keys()
         self._recomputes = False
+        self._seen.clear()
         if self._first:
             self._tree, self._held = tree, Snapshot(held_by([layers.module, *layers.of_loss]))
             self._of_norms = {id(m._buffers) for m in layers.modules if is_torchs_own(m)}
@@ -65,6 +67,10 @@ class LayerState(Guard):
         if p.recomputed and self._moving:
             p.notes[self] = self._now(copies=True)
 
+    def after_forward(self, p: Pass) -> None:
+        if p.first and p.micro_batch == 0:  # at the end of the step a flag may be as before
+            self._seen.update(self._held.changed())
+
     def before_recompute(self, p: Pass) -> None:
         before = p.notes.get(self)
         if before:
@@ -78,8 +84,8 @@ class LayerState(Guard):
 
     def end_step(self, step: Any) -> Finding | None:
         held = self._held
-        changed = held.changed(closely=self._first)
-        for k in changed:
+        changed = self._seen.union(held.changed(closely=self._first))
+        for k in sorted(changed):
             holder, name = place = held.places[k]
             replaced = isinstance(held.values[k], Tensor) and read(place) is not held.values[k]
             if replaced and id(holder) in self._of_two_stages:
@@ -99,14 +105,12 @@ class LayerState(Guard):
         return {index[each] for each in self._moving.keys() & index.keys()}
 
     def _now(self, *, copies: bool) -> list[tuple[Place, Any]]:
-        """Of each place known to move its value, or a copy of it if that is a tensor."""
+        """Of each place known to move its value, or a copy of it if that has tensors."""
         memo: dict[int, Tensor] = {}  # a tensor that is held twice has one copy
         found: list[tuple[Place, Any]] = []
         for place in self._moving.values():
             value = read(place)
-            if copies and isinstance(value, Tensor):
-                value = memo.setdefault(id(value), value.detach().clone())
-            found.append((place, value))
+            found.append((place, copied(value, memo) if copies else value))
         return found
 
     def _held_by_two_stages(self) -> set[int]:
