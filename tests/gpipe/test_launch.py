@@ -21,7 +21,7 @@ from examples import refused
 from leftovers import processes as left_behind
 from leftovers import program, until
 
-from repro.gpipe import launch
+from repro.gpipe import StageError, launch
 from repro.gpipe.runtime.store import FolderStore, own_prefix
 
 
@@ -48,6 +48,14 @@ def nested() -> Callable[[], None]:
 )
 def test_one_line_and_no_process(fn: Any, args: Any, options: dict[str, Any], words: str):
     refused(words, launch, fn, *args, **{"stages": 2, **options})
+
+
+def test_a_result_that_cannot_be_sent_is_named_in_one_line():
+    with pytest.raises(
+        StageError, match=r"launch: the function returned .*cannot be pickled"
+    ) as caught:
+        launch(nested, stages=1)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
         ({"layers": [TIED, nn.ReLU(), TIED], **TWO_STAGES}, "by stages 0 and 1; .*hand it on"),
         ({"layers": [torch.compile(nn.BatchNorm1d(4))]}, "a compiled or scripted layer that holds"),
         ({"without": ["NonFinit"]}, "without='NonFinit': choose one of .*you mean 'NonFinite'"),
+        ({"without": "NonFinite"}, "without='NonFinite': must be a list of names"),
     ],
 )
 def test_a_pipeline_is_not_made(change: Any, words: str):

@@ -75,4 +75,4 @@ def _drop(_: Tensor) -> None:
 
 
 def _missed(_: None) -> Tensor:
-    raise RuntimeError("the graph of an F that is recomputed has no tensors")
+    raise RuntimeError("a layer keeps the graph of an earlier forward; detach() what it keeps")

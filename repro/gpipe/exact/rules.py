@@ -13,6 +13,7 @@ from repro.gpipe.exact.inputs import OverwrittenInputs
 from repro.gpipe.exact.nonfinite import NonFinite
 from repro.gpipe.exact.recompute import RecomputeEqualsForward
 from repro.gpipe.exact.state import LayerState
+from repro.io.untrusted import short
 
 # In the order in which they are called.
 GUARDS: tuple[type[Guard], ...] = (
@@ -31,6 +32,8 @@ LOSS_CHECK = "LossCheck"  # which is none, but can be left out, too
 
 def guards(without: Sequence[str], *given: Any) -> Guards:
     """The guards of one rank's layers but for those `without`, made of what is `given`."""
+    if not isinstance(without, list | tuple):
+        raise ValueError(f"without={short(without)}: must be a list of names; try {[LOSS_CHECK]}")
     for name in without:
         one_of("without", name, [*NAMES, LOSS_CHECK])
     return Guards([guard(*given) for guard in GUARDS if guard.__name__ not in without])

@@ -23,6 +23,7 @@ from repro.gpipe.runtime.heartbeats import INTERVAL, Failure
 from repro.gpipe.runtime.processes import NAME
 from repro.gpipe.runtime.status import status
 from repro.gpipe.runtime.store import FolderStore
+from repro.io.untrusted import short
 
 _NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it imports the main file
 _GUARD = (
@@ -87,12 +88,22 @@ def _child(
     rank: int, world: int, store: FolderStore, fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     """Run the function in a stage process and deliver its result."""
-    result = pickle.dumps(fn(*args))
+    result = _packed(fn(*args))
     health.current().end()
     store.set(f"result/{rank}", result)
     # A neighbour may still read from this process.
     store.wait([f"result/{other}" for other in range(world)])
     dist.destroy_process_group()
+
+
+def _packed(result: Any) -> bytes:
+    try:
+        return pickle.dumps(result)
+    except Exception as error:  # of any kind, from the user's classes
+        raise ValueError(
+            f"launch: the function returned {short(result)}, which cannot be pickled ({error}); "
+            "return numbers, tensors or state dicts"
+        ) from None
 
 
 def _under_torchrun(
