@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, starmap
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,30 +97,47 @@ def compare(
     `names` are those of all layers.
     """
     all_ranks = engine.all_ranks
+    all_ranks.gather_alike("compare", None, {"step": engine.step}, _hooked(engine.layers.module))
     inputs = map_leaves(Tensor, Tensor.detach, inputs)
     stateful = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
     with state_preserved(engine.layers.module, stateful):
         found = _trial_step(engine, inputs, targets, loss_fn)
     layers = dict(engine.layers.module.named_children())
     end = all_ranks.ranks - 1  # the last rank of all compares
-    all_ranks.gather_alike("compare", None, {"step": engine.step})
     outcome: Comparison | str | None = None
     last = schedule.stages - 1
     order = [i for kind, j, i in schedule.orders[-1] if kind in ("B", "W") and j == last]
-    if all_ranks.rank < end:
-        all_ranks.send_object((inputs, targets, layers, found), end)
-    else:
-        own = inputs, targets, deepcopy(layers), found
+    own: Any = inputs, targets, layers, found
+    try:
+        if all_ranks.rank < end:
+            all_ranks.send_object(own, end)
+        else:
+            own = inputs, targets, deepcopy(layers), found
+    except Exception as error:  # of any kind, from the user's classes
+        own = f"a layer of rank {all_ranks.rank} cannot be copied: {short(error, 200, quote=False)}"
+        if all_ranks.rank < end:
+            all_ranks.send_object(own, end)
+    if all_ranks.rank == end:
         ranks = [*map(all_ranks.recv_object, range(end)), own]
+        outcome = next((each for each in ranks if isinstance(each, str)), None)
         try:
-            with state_preserved(stateful):
-                outcome = _compare_unsplit(engine, ranks, names, order, loss_fn)
+            if outcome is None:
+                with state_preserved(stateful):
+                    outcome = _compare_unsplit(engine, ranks, names, order, loss_fn)
         except (MemoryError, torch.OutOfMemoryError) as error:
             outcome = f"the unsplit model does not fit: {short(error, quote=False)}"
     outcome = all_ranks.all_gather(outcome)[-1]
     if not isinstance(outcome, Comparison):
         raise RefusedError(f"compare: {outcome}")
     return outcome
+
+
+def _hooked(module: nn.Module) -> str:
+    """Why the copy of a module would have other gradients; empty if it has the same."""
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            return f"{name} has a hook, which no copy of a parameter has"
+    return ""
 
 
 def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> _State:
