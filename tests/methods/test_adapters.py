@@ -1,8 +1,6 @@
 """The adapters of the libraries, held against the unsplit model and ours, or arithmetic."""
 
-import warnings
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,12 +10,10 @@ from probed import Beside, beside_unsplit, probe, setup
 from torch import nn
 
 from repro.gpipe import launch
-from repro.gpipe.tree import Tree
 from repro.harness.request import Request, Result
 from repro.harness.spec import RunSpec, sweep
 from repro.harness.tasks.run import run
 from repro.methods import make
-from repro.methods.method import Peer, Setup
 
 # Schedules of torch.distributed.pipelining: of the setup, and the stages of a rank.
 TORCH_SCHEDULES: dict[str, dict[str, Any]] = {
@@ -97,43 +93,6 @@ def test_torch_trains_as_ours_and_ours_as_the_unsplit_model():
         assert_trains_as_ours(results, library, 8)
     for library in ZERO_BUBBLE:
         assert results[library][1] == pytest.approx(results["repro"][1], abs=1e-6)
-
-
-class TorchGPipe(Peer):
-    """torchgpipe 0.0.7: all stages in one process, which share one thread on the CPU.
-
-    Batch norm is the library's deferred kind, whose running statistics are over the mini-batch.
-    """
-
-    def __init__(self, given: Setup) -> None:
-        with warnings.catch_warnings():  # written for torch 1.6
-            warnings.simplefilter("ignore")
-            library = import_module("torchgpipe")
-        super().__init__(given, 1, 0)
-        self._model = library.GPipe(
-            given.build_stage([len(given.layers)], 0),
-            [*given.counts()],
-            devices=[given.device] * given.config.stages,
-            chunks=given.config.micro_batches,
-            checkpoint=given.config.recompute,
-            deferred_batch_norm=True,
-        )
-        self.module = nn.Sequential(*self._model)
-        self._optimizer = given.make_optimizer(self.module.parameters())
-
-    def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
-        loss = self._setup.loss(self._model(inputs), targets)
-        loss.backward()
-        return loss.item()
-
-
-@pytest.mark.skipif(
-    find_spec("torchgpipe") is None, reason="torchgpipe is not installed; it is the extra `peers`"
-)
-def test_torchgpipe_is_right_but_for_the_variance():
-    beside = beside_unsplit(TorchGPipe)
-    assert beside.gradients != "different"
-    assert 1e-5 < beside.off < 1e-3  # biased
 
 
 @pytest.mark.skipif(
