@@ -44,6 +44,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     """Speed against torch.distributed.pipelining and DeepSpeed."""
     return Experiment(
         **ABOUT.of_experiment,
+        version=2,
         needs="2 devices; deepspeed is an optional extra",
         minutes={"smoke": 0.4, "laptop": 6.4, "node": 25, "paper": 25},
         rounds=sets(scale),
