@@ -57,21 +57,12 @@ def contrastive(outputs: Tensor, _: Tensor) -> Tensor:
     return functional.cross_entropy(z @ z.T, torch.arange(len(z)))
 
 
-def twice(gradient: Tensor) -> Tensor:
-    return 2 * gradient
-
-
 def hooked() -> nn.Module:
     layer = nn.Linear(8, 8)
-    layer.bias.register_hook(twice)
+    layer.bias.register_hook(torch.neg)
     return layer
 
 
-# What a copy of a layer would not have, and a layer that cannot be copied.
-REFUSED = {
-    hooked: "^compare: 0.bias has a hook",
-    lambda: weight_norm(nn.Linear(8, 8)): "^compare: a layer of rank 0 cannot be copied: Serializ",
-}
 WAYS = [(1, 1, "gpipe"), (2, 1, "gpipe"), (3, 1, "1f1b"), (2, 2, "gpipe")]
 
 
@@ -80,9 +71,10 @@ def all_ways() -> list[Any]:
     right = [compare(loss_fn, *way) for way in WAYS]
     wrong = compare(loss_fn, *WAYS[1], first=lambda: Apply(of_rank))
     if dist.get_rank() < 2:
-        for kind, words in REFUSED.items():
-            with pytest.raises(RefusedError, match=words):
-                compare(loss_fn, *WAYS[1], first=kind)
+        with pytest.raises(RefusedError, match=r"^compare: 0\.bias has a hook"):
+            compare(loss_fn, *WAYS[1], first=hooked)
+        with pytest.raises(RefusedError, match=r"^compare: a layer of rank 0 cannot be copied"):
+            compare(loss_fn, *WAYS[1], first=lambda: weight_norm(nn.Linear(8, 8)))
         with pytest.raises(RefusedError, match="M = D = 1 if it compares examples"):
             compare(contrastive, *WAYS[1])
     return [*right, wrong]

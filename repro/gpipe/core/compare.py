@@ -97,7 +97,10 @@ def compare(
     `names` are those of all layers.
     """
     all_ranks = engine.all_ranks
-    all_ranks.gather_alike("compare", None, {"step": engine.step}, _hooked(engine.layers.module))
+    named = engine.layers.module.named_parameters()
+    hooked = [name for name, p in named if p._backward_hooks or p._post_accumulate_grad_hooks]
+    problem = f"{hooked[0]} has a hook, which no copy of it has" if hooked else ""
+    all_ranks.gather_alike("compare", None, {"step": engine.step}, problem)
     inputs = map_leaves(Tensor, Tensor.detach, inputs)
     stateful = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
     with state_preserved(engine.layers.module, stateful):
@@ -130,14 +133,6 @@ def compare(
     if not isinstance(outcome, Comparison):
         raise RefusedError(f"compare: {outcome}")
     return outcome
-
-
-def _hooked(module: nn.Module) -> str:
-    """Why the copy of a module would have other gradients; empty if it has the same."""
-    for name, parameter in module.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            return f"{name} has a hook, which no copy of a parameter has"
-    return ""
 
 
 def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> _State:

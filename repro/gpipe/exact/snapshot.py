@@ -193,8 +193,9 @@ def _content_of(holder: Any) -> Any:
     if kind == "Generator":
         bits = holder.bit_generator
         return lambda: bits.state, partial(setattr, bits, "state")
-    is_small = kind == "ndarray" and holder.size <= _MOST
-    return (holder.copy, partial(holder.__setitem__, ...)) if is_small else None
+    if kind == "ndarray" and holder.size <= _MOST and not holder.dtype.hasobject:
+        return holder.copy, partial(holder.__setitem__, ...)
+    return None
 
 
 def _refill(collection: Any, members: Sequence[Any]) -> None:

@@ -88,22 +88,17 @@ def _child(
     rank: int, world: int, store: FolderStore, fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     """Run the function in a stage process and deliver its result."""
-    result = _packed(fn(*args))
+    result = fn(*args)
+    try:
+        packed = pickle.dumps(result)
+    except Exception as error:  # of any kind, from the user's classes
+        what = f"launch: the function returned {short(result)}, which cannot be pickled"
+        raise ValueError(f"{what} ({error}); return numbers, tensors or state dicts") from None
     health.current().end()
-    store.set(f"result/{rank}", result)
+    store.set(f"result/{rank}", packed)
     # A neighbour may still read from this process.
     store.wait([f"result/{other}" for other in range(world)])
     dist.destroy_process_group()
-
-
-def _packed(result: Any) -> bytes:
-    try:
-        return pickle.dumps(result)
-    except Exception as error:  # of any kind, from the user's classes
-        raise ValueError(
-            f"launch: the function returned {short(result)}, which cannot be pickled ({error}); "
-            "return numbers, tensors or state dicts"
-        ) from None
 
 
 def _under_torchrun(
