@@ -18,8 +18,8 @@ class FlatStage(nn.Module):
 
     It returns one tensor or a tuple. With `recompute` layers run again in the backward pass, by the
     re-entrant kind of torch's checkpoint, unless `splits`, since that kind refuses a backward in
-    two parts. The other kind calls Python for each tensor that a layer saves: with AmoebaNet-D and
-    M=32 a plain loop takes more than twice as long with it.
+    two parts. The other kind calls Python for each tensor that a layer saves, which costs several
+    times as much where operators are small (docs/performance.md).
     """
 
     def __init__(
